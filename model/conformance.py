@@ -1,0 +1,182 @@
+"""The target protocol: what a KV-cache manager must offer so that it can be driven and judged.
+
+A *target* wraps one manager. The acceptor calls its operations in the words of the seed (sections 2.1, 2.2 and 8),
+looks at what the target can show, and accepts every behaviour that the specification allows: any free id, any legal
+victim, any moment of eviction. Three outcomes are told apart:
+
+- **done**: the call returns its result;
+- **refused**: the pool has no room. ``allocate`` returns ``False`` and leaves everything as it was;
+- **error**: the call itself makes no sense (unknown sequence, double release, negative length). It raises
+  `MisuseError` and leaves everything as it was.
+
+What a target cannot show is left out of its `Target.capabilities` and reported as *not observed*, never as passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Tags = npt.NDArray[np.int64]
+"""Content of device cells, one tag per token: a number below 2**48 that stands for the whole prefix up to the token."""
+
+
+class MisuseError(Exception):
+    """A call that no correct caller makes; the target refused it and kept its state."""
+
+
+class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Size and options of one pool.
+
+    Attributes:
+        num_blocks: physical blocks, block 0 (padding) included; at least 2.
+        block_size: tokens per block; at least 1.
+        enable_prefix_cache: keep published blocks for later requests (seed 4).
+        sanitizer: poison freed blocks, guard the padding block, report lost handles.
+
+    Raises:
+        ValueError: a size is out of range.
+    """
+
+    num_blocks: int
+    block_size: int
+    enable_prefix_cache: bool = True
+    sanitizer: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_blocks < 2:
+            raise ValueError(f"num_blocks: {self.num_blocks}, expected at least 2 (block 0 is padding)")
+        if self.block_size < 1:
+            raise ValueError(f"block_size: {self.block_size}, expected at least 1")
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything beside the tokens that decides what a block contains (spec chapter `keys`)."""
+
+    adapter: str | None = None
+    adapter_version: int = 0
+    salt: str | None = None
+    images: tuple[str, ...] = ()
+
+
+class Capability(StrEnum):
+    """What a target can show or take."""
+
+    FREE_IDS = "free_ids"
+    FREE_COUNT = "free_count"
+    USED_COUNT = "used_count"
+    REF_COUNTS = "ref_counts"
+    CACHED_KEYS = "cached_keys"
+    EVENTS = "events"
+    CONTENTS = "contents"
+    FORK = "fork"
+    TRUNCATE = "truncate"
+    HOLD = "hold"
+
+
+class CacheEvent(msgspec.Struct, frozen=True):
+    """One change of the prefix cache: a key began or ceased to be matchable."""
+
+    kind: Literal["stored", "removed"]
+    key: bytes
+    block_id: int
+
+
+@runtime_checkable
+class Target(Protocol):
+    """One manager under test; constructed with a `PoolConfig`.
+
+    A sequence has tokens (known), a block table (room) and a number of computed tokens (written to the device);
+    computed <= room, and computed <= known. Sequence names are chosen by the caller.
+    """
+
+    capabilities: frozenset[Capability]
+    hit_limit: Literal["all", "all_but_one"]
+    """The longest permitted hit: all tokens, or all but the last (it is recomputed for its logits)."""
+
+    # -- operations -----------------------------------------------------------------------------------------------
+    def start(self, seq: str, tokens: Sequence[int], context: Context) -> None:
+        """Create a sequence with its first tokens; takes no block. Error if the name is in use."""
+
+    def allocate_shared(self, seq: str) -> int:
+        """Match the longest published prefix and mount its blocks; the number of tokens hit, a multiple of the
+        block size. Error unless the table is empty."""
+
+    def allocate(self, seq: str, num_tokens: int) -> bool:
+        """Make room so that tokens [computed, num_tokens) can be written: grow the table, evict idle cached blocks,
+        copy a shared block that would be written (copy-on-write). All or nothing; False if refused.
+        Error if num_tokens is above the number of known tokens or negative."""
+
+    def append(self, seq: str, tokens: Sequence[int]) -> None:
+        """More known tokens (sampled, or drafted); takes no block."""
+
+    def write(self, batch: Sequence[tuple[str, Tags]]) -> None:
+        """One forward step: for each named sequence write the contents of its next len(tags) tokens and advance
+        computed. Error if there is no room."""
+
+    def read(self, seq: str, start: int, stop: int) -> Tags:
+        """Contents of the computed tokens [start, stop), gathered through the block table."""
+
+    def cache(self, seq: str) -> None:
+        """Publish all full computed blocks under their keys (seed 4.2)."""
+
+    def deallocate(self, seq: str) -> None:
+        """Finish: publish, give all handles back, forget the sequence (seed 8)."""
+
+    def preempt(self, seq: str) -> None:
+        """Give all handles back without publishing; tokens stay known, computed becomes 0."""
+
+    def abort(self, seq: str) -> None:
+        """Give all handles back without publishing and forget the sequence."""
+
+    def fork(self, parent: str, child: str) -> None:
+        """A new sequence with the parent's tokens, context, computed count and, shared, its whole table."""
+
+    def truncate(self, seq: str, num_tokens: int) -> None:
+        """Reject draft tokens: keep the first num_tokens known tokens; computed falls to at most that; blocks wholly
+        behind it are given back."""
+
+    def evict(self, num_blocks: int) -> int:
+        """Drop up to num_blocks idle entries of the prefix cache; the number of blocks that became free."""
+
+    def reset(self) -> bool:
+        """Drop every key. Blocks in use stay with their sequences. False if the target refuses while in use."""
+
+    def hold(self, block_id: int) -> int:
+        """One more outside holder of a live block (a pending store, a transfer); an opaque handle."""
+
+    def release(self, handle: int) -> None:
+        """Give such a handle back; error for one that is unknown or was given back before."""
+
+    def close(self) -> None:
+        """End of life; every later operation is an error."""
+
+    # -- observations ---------------------------------------------------------------------------------------------
+    def block_table(self, seq: str) -> Sequence[int]:
+        """Physical ids of the sequence's table, logical order."""
+
+    def num_computed(self, seq: str) -> int:
+        """Computed tokens of the sequence."""
+
+    def free_ids(self) -> set[int]:
+        """Ids in the free list (each once)."""
+
+    def free_count(self) -> int:
+        """What the target's own counter says is free."""
+
+    def used_count(self) -> int:
+        """Blocks held by at least one sequence, by the target's own counter (seed 4, num_used_blocks_)."""
+
+    def ref_count(self, block_id: int) -> int:
+        """Holders of the block by the target's own counter; 0 if it is free."""
+
+    def cached(self) -> Mapping[bytes, int]:
+        """Matchable keys and their blocks."""
+
+    def drain_events(self) -> Sequence[CacheEvent]:
+        """Changes of the prefix cache since the last call, in order."""
