@@ -1,0 +1,60 @@
+# make check   set up an environment in .venv and run the main job
+# make test    lint, types and tests, in the same environment
+# make lint    lint and types only
+# make clean   remove the environment and everything that was built
+
+# Unset: the first Python on the PATH that is new enough. For another one: make check PYTHON=/path/to/python
+PYTHON ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c constraints.txt
+PACKAGES := spec model impl proofs cli
+LINKS := $(PACKAGES:%=.links/kvspec/%)
+
+unexport PYTHONPATH PYTHONHOME
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := check
+.PHONY: check test lint links clean
+
+check: $(VENV)/.runtime
+	@$(BIN)/kvspec check
+
+test: lint
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.test links
+	@$(BIN)/ruff check
+	@$(BIN)/mypy -p kvspec
+
+# A static checker does not know how setuptools maps the folders to sub-packages; links say it again.
+links: $(LINKS)
+
+$(LINKS): .links/kvspec/%:
+	@mkdir -p $(@D)
+	@ln -sfn ../../$* $@
+
+$(VENV)/.python:
+	@set -e; \
+	for python in $(or $(PYTHON),python3.11 python3 python3.12 python3.13 python3.14); do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "setting up $(VENV) with $$("$$python" --version)"; \
+			"$$python" -m venv --clear $(VENV); touch $@; exit 0; \
+		fi; \
+	done; \
+	echo "kvspec needs Python 3.11 or newer; found none as $(or $(PYTHON),python3.11 or python3)" >&2; exit 1
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
+	@echo "installing kvspec and what it needs into $(VENV)"
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .links build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,7 @@
+"""``python -m kvspec.cli``."""
+
+import sys
+
+from kvspec.cli.main import run
+
+sys.exit(run())

@@ -1,0 +1,147 @@
+"""The command ``kvspec``.
+
+A command is one row of `COMMANDS` and one module ``kvspec.cli.NAME_command`` with a function ``NAME``: an ordinary
+typer function (annotated parameters; the first line of its docstring is the row's help) that returns an
+`kvspec.cli.output.Exit`. Its module is imported only when that command is called or its own help is asked for, so
+``kvspec --help`` costs neither torch nor a solver.
+
+Exit codes are those of `Exit`, and beside them 70 (a fault of kvspec itself: traceback), 130 (interrupted) and 141
+(the reader of a pipe went away). None of these can be taken for a verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import typer
+
+from kvspec.cli.errors import InputError, one_line
+from kvspec.cli.output import Exit, version
+
+INTERNAL_ERROR: Final = 70
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+
+
+class Command(NamedTuple):
+    """One row of the command table."""
+
+    name: str
+    help: str
+    module: str
+
+
+def _own(name: str, help_line: str) -> Command:
+    return Command(name, help_line, f"kvspec.cli.{name}_command")
+
+
+COMMANDS: Final = (
+    _own("check", "The main job: prove the spec, then replay a workload with every invariant watched."),
+    _own("prove", "Prove every obligation of the spec, for pools of any size."),
+    _own("conform", "Drive a KV-cache manager and judge it by the spec."),
+    _own("run", "Run a scenario file."),
+    _own("replay", "Replay a request trace on a manager with every invariant watched."),
+    _own("explain", "Say in words what the spec demands, and why."),
+)
+
+
+def build_app(selected: str | None, commands: Sequence[Command] = COMMANDS) -> typer.Typer:
+    """The typer application; only the selected command is the real one, the others are names with a help line."""
+    import typer
+
+    app = typer.Typer(name="kvspec", add_completion=False, rich_markup_mode=None)
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"kvspec {version()}")
+            raise typer.Exit
+
+    @app.callback()
+    def kvspec(
+        version: Annotated[
+            bool, typer.Option("--version", help="Show the version and exit.", callback=show_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        """A formally checked specification, and an executable reference, of the KV-cache manager of an LLM engine."""
+
+    for command in commands:
+        if command.name == selected:
+            app.command(command.name)(getattr(import_module(command.module), command.name))
+        else:
+            app.command(command.name, help=command.help)(_not_selected)
+    return app
+
+
+def _not_selected() -> None:
+    raise AssertionError("a command was called whose module was not imported")
+
+
+def run(args: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
+    """Run one command line and return the exit code; never raises, whatever the command does."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+    try:
+        code = _dispatch(list(sys.argv[1:] if args is None else args), commands)
+        sys.stdout.flush()
+    except InputError as error:
+        code = _complain(f"error: {error}", Exit.BAD_INPUT)
+    except KeyboardInterrupt:
+        code = _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # What is still buffered can go nowhere; without this the interpreter would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    except Exception:
+        traceback.print_exc()
+        code = _complain(f"this is a fault of kvspec {version()}, not a verdict", INTERNAL_ERROR)
+    return int(code)
+
+
+def _dispatch(args: list[str], commands: Sequence[Command]) -> int:
+    import typer
+    from typer.main import get_command
+
+    selected = next((arg for arg in args if not arg.startswith("-")), None)
+    command = get_command(build_app(selected, commands))
+    try:
+        # Not `command.main`: it turns a broken pipe into exit code 1, which here means that something is refuted.
+        with command.make_context("kvspec", list(args) or ["--help"]) as context:
+            result = command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code if args else Exit.BAD_INPUT
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except typer.TyperException as error:
+        raise InputError(_usage(error)) from error
+    except OSError as error:
+        if error.filename is None or isinstance(error, BrokenPipeError):
+            raise
+        raise InputError(error.strerror or str(error), where=str(error.filename)) from error
+    if not isinstance(result, Exit):
+        raise TypeError(f"{selected}: returned {result!r}, expected an Exit")
+    return result
+
+
+def _usage(error: Any) -> str:
+    """The message of a usage error, with the command that it is about and where its help is."""
+    message = one_line(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = "kvspec" if context is None else context.command_path
+    command = path.removeprefix("kvspec").strip()
+    return f"{command}: {message} (see '{path} --help')" if command else f"{message} (see '{path} --help')"
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"kvspec: {line}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,17 @@
+"""Options that several commands have, with the same name and meaning in each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result to FILE, as JSON.", show_default=False)
+]
+JunitOption = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE", help="Write the result to FILE, as JUnit XML.", show_default=False),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace output files that kvspec did not make.")]

@@ -1,0 +1,366 @@
+"""What every command shares on its way out: exit codes, result files, progress, the console, interruption.
+
+**JSON results** are one object. It begins with ``format`` (``kvspec/`` and the kind of result, such as
+``kvspec/prove``), ``schema`` (`SCHEMA`; a number that goes up when a field changes its meaning or goes away),
+``version`` (of kvspec), ``complete`` (false when the run was interrupted) and ``exit`` (the exit code); the rest is
+up to the command.
+
+**Result files** are checked when the command starts, not after minutes of work, and written in one piece at the end.
+A file that is already there is replaced only if kvspec made it, if it is empty, or with ``--force``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+from kvspec.cli.errors import fail_input
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCHEMA: Final = 1
+
+
+def version() -> str:
+    """The version of the installed package; its only source is ``pyproject.toml``."""
+    from importlib import metadata
+
+    return metadata.version("kvspec")
+
+
+# -- verdicts and exit codes ------------------------------------------------------------------------------------------
+
+
+class Exit(IntEnum):
+    """How a command ends (bad input is raised with `fail_input`)."""
+
+    HOLDS = 0
+    """Everything that was asked for was checked, and holds."""
+    VIOLATED = 1
+    """Something is refuted or violated."""
+    BAD_INPUT = 2
+    """Bad usage or bad input."""
+    UNKNOWN = 3
+    """Nothing is violated, but something is unknown, timed out or vacuous, or nothing was checked."""
+
+
+Outcome = Literal["ok", "violated", "unknown", "not observed"]
+
+_OUTCOMES: Final[Mapping[str, Outcome]] = {
+    "proved": "ok",
+    "holds": "ok",
+    "passed": "ok",
+    "refuted": "violated",
+    "violated": "violated",
+    "failed": "violated",
+    "unknown": "unknown",
+    "timeout": "unknown",
+    "vacuous": "unknown",
+    "interrupted": "unknown",
+    "not observed": "not observed",
+}
+
+
+def outcome(verdict: str) -> Outcome:
+    """The class of a verdict.
+
+    Raises:
+        ValueError: the verdict is not one of the closed list; a word that nobody knows must not pass for success.
+    """
+    try:
+        return _OUTCOMES[verdict]
+    except KeyError:
+        raise ValueError(f"verdict {verdict!r}, expected one of {', '.join(_OUTCOMES)}") from None
+
+
+def exit_for(verdicts: Iterable[str]) -> Exit:
+    """The exit code of these verdicts together. Without a single one that was observed it is `Exit.UNKNOWN`."""
+    outcomes = {outcome(verdict) for verdict in verdicts}
+    if "violated" in outcomes:
+        return Exit.VIOLATED
+    return Exit.HOLDS if "ok" in outcomes and "unknown" not in outcomes else Exit.UNKNOWN
+
+
+def worst(exits: Iterable[Exit]) -> Exit:
+    """The exit code of several parts together: violated before unknown before holds; no part at all is unknown."""
+    return max(exits, key=(Exit.HOLDS, Exit.UNKNOWN, Exit.VIOLATED, Exit.BAD_INPUT).index, default=Exit.UNKNOWN)
+
+
+# -- result files -----------------------------------------------------------------------------------------------------
+
+
+class OutputFile:
+    """A file that the user asked for; with no path every method does nothing.
+
+    Args:
+        path: where to write, or None if the file was not asked for.
+        option: the option that asked for it, for error messages.
+        force: replace whatever is there.
+        ours: given the first 4 KiB of the file that is there, whether kvspec made it.
+
+    Raises:
+        InputError: the file cannot be written there, or would replace one that kvspec did not make.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        option: str,
+        force: bool = False,
+        ours: Callable[[bytes], bool] = lambda head: False,
+    ) -> None:
+        self.path = path
+        self.option = option
+        if path is None:
+            return
+        if str(path) in {"", ".", "-"} or path.is_dir():
+            fail_input(f"'{path}' is no file name", where=option, expected="a file to write")
+        if not path.parent.is_dir():
+            fail_input(f"there is no folder '{path.parent}'", where=option, expected="a file in a folder that exists")
+        if path.exists() and not path.is_file():
+            return
+        if not os.access(path.parent, os.W_OK):
+            fail_input(f"the folder '{path.parent}' is not writable", where=option, expected="a folder to write to")
+        if path.is_file() and not force:
+            with path.open("rb") as file:
+                head = file.read(4096)
+            if head and not ours(head):
+                fail_input(
+                    f"'{path}' exists and was not made by kvspec", where=option, expected="a new file, or --force"
+                )
+
+    def write_bytes(self, data: bytes) -> None:
+        """Write the whole file at once: a reader sees what was there before or all of this, never a part."""
+        if self.path is None:
+            return
+        if self.path.exists() and not self.path.is_file():
+            self.path.write_bytes(data)  # a pipe or a terminal has nothing to lose and cannot be renamed over
+            return
+        target = self.path.resolve()  # a link stays a link
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        try:
+            with open(handle, "wb") as file:
+                file.write(data)
+            os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+class JsonFile(OutputFile):
+    """The file of ``--json FILE``; see the head of this module for what it holds."""
+
+    def __init__(self, path: Path | None, *, force: bool = False) -> None:
+        super().__init__(path, option="--json", force=force, ours=_is_result)
+
+    def write(self, kind: str, body: Mapping[str, object], *, exit: Exit, complete: bool = True) -> None:
+        """Write the result.
+
+        Args:
+            kind: the command, such as ``"prove"``.
+            body: the fields of this kind of result; anything that msgspec can encode, structs included.
+            exit: what the command will return.
+            complete: False if the run was interrupted and this is what there is.
+        """
+        if self.path is None:
+            return
+        import msgspec
+
+        head = {
+            "format": f"kvspec/{kind}",
+            "schema": SCHEMA,
+            "version": version(),
+            "complete": complete,
+            "exit": int(exit),
+        }
+        if taken := head.keys() & body.keys():
+            raise ValueError(f"fields {sorted(taken)} belong to the head of a result")
+        self.write_bytes(msgspec.json.format(msgspec.json.encode({**head, **body}), indent=2) + b"\n")
+
+
+def _is_result(head: bytes) -> bool:
+    return re.match(rb'\s*\{\s*"format"\s*:\s*"kvspec/', head) is not None
+
+
+class Case(NamedTuple):
+    """One line of a JUnit report."""
+
+    suite: str
+    name: str
+    seconds: float
+    verdict: str
+    message: str = ""
+    """Shown for whatever is not fine; its first line is the headline."""
+
+
+class JunitFile(OutputFile):
+    """The file of ``--junit FILE``: violated is a failure, unknown an error, not observed is skipped."""
+
+    def __init__(self, path: Path | None, *, force: bool = False) -> None:
+        super().__init__(path, option="--junit", force=force, ours=_is_junit)
+
+    def write(self, cases: Iterable[Case]) -> None:
+        """Write the report, one suite after the other in the order in which they first occur."""
+        if self.path is None:
+            return
+        self.write_bytes(junit(cases))
+
+
+def _is_junit(head: bytes) -> bool:
+    return re.match(rb'<\?xml[^>]*\?>\s*<testsuites name="kvspec"', head) is not None
+
+
+def junit(cases: Iterable[Case]) -> bytes:
+    """The JUnit XML of these cases."""
+    from xml.etree import ElementTree as Xml
+
+    tags = {"violated": "failure", "unknown": "error", "not observed": "skipped"}
+    suites: dict[str, list[Case]] = {}
+    for case in cases:
+        suites.setdefault(case.suite, []).append(case)
+    root = Xml.Element("testsuites", name="kvspec")
+    for name, members in suites.items():
+        counts = dict.fromkeys(tags, 0)
+        suite = Xml.SubElement(root, "testsuite", name=_xml_text(name), tests=str(len(members)))
+        for case in members:
+            element = Xml.SubElement(
+                suite,
+                "testcase",
+                classname=_xml_text(case.suite),
+                name=_xml_text(case.name),
+                time=f"{case.seconds:.3f}",
+            )
+            kind = outcome(case.verdict)
+            if kind == "ok":
+                continue
+            counts[kind] += 1
+            headline = case.message.partition("\n")[0]
+            detail = Xml.SubElement(element, tags[kind], message=_xml_text(headline or case.verdict))
+            if kind != "not observed":
+                detail.set("type", case.verdict)
+            detail.text = _xml_text(case.message)
+        suite.set("failures", str(counts["violated"]))
+        suite.set("errors", str(counts["unknown"]))
+        suite.set("skipped", str(counts["not observed"]))
+        suite.set("time", f"{sum(case.seconds for case in members):.3f}")
+    Xml.indent(root)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'.encode()
+
+
+def _xml_text(text: str) -> str:
+    """XML 1.0 has no way to write most control characters, nor half of a surrogate pair."""
+    return re.sub("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
+# -- the terminal -----------------------------------------------------------------------------------------------------
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console that prints what it is given: brackets are no markup, and nothing is wrapped or coloured by guess.
+
+    Where the output is not a terminal it is plain text; tables then get the width they need, up to 160 columns.
+    """
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit with 1, which here means that something is refuted
+
+    made = Plain(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = 160
+    return made
+
+
+class Progress(Protocol):
+    """How far some long work is."""
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """So many steps more are done; the note says at what."""
+
+
+class _Line:
+    """Progress where there is no terminal: now and then a line."""
+
+    def __init__(self, title: str, total: int | None, every: float, clock: Callable[[], float]) -> None:
+        self.title, self.total, self.every, self.clock = title, total, every, clock
+        self.done = 0
+        self.next = clock() + every
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self.done += steps
+        now = self.clock()
+        if now >= self.next:
+            self.next = now + self.every
+            share = f"/{self.total} ({100 * self.done // self.total} %)" if self.total else ""
+            print(f"{self.title}: {self.done}{share} {note}".rstrip(), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(
+    title: str, total: int | None = None, *, every: float = 10.0, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Progress]:
+    """Show progress on stderr while the block runs: a bar on a terminal, elsewhere a line every `every` seconds.
+
+    Args:
+        title: what is being done, in one or two words.
+        total: the number of steps, if known.
+        every: seconds between plain lines.
+        clock: where the time comes from.
+    """
+    if not sys.stderr.isatty():
+        yield _Line(title, total, every, clock)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=console(stderr=True),
+        transient=True,
+        # Or else what a command prints would go to stderr with the bar, even where stdout is a file.
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    task = bar.add_task(title, total=total, note="")
+
+    class OnTerminal:
+        def advance(self, steps: int = 1, note: str = "") -> None:
+            bar.update(task, advance=steps, note=note)
+
+    with bar:
+        yield OnTerminal()
+
+
+@contextlib.contextmanager
+def on_interrupt(report: Callable[[], None]) -> Iterator[None]:
+    """Where the block is interrupted (Ctrl-C), report what there is; the command then ends with 130.
+
+    A second Ctrl-C stops the report too.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        report()
+        raise
