@@ -22,7 +22,7 @@ check: $(VENV)/.runtime
 	@$(BIN)/kvspec check
 
 test: lint
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.test links
 	@$(BIN)/ruff check

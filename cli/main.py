@@ -9,8 +9,6 @@ Exit codes are those of `Exit`, and beside them 70 (a fault of kvspec itself: tr
 (the reader of a pipe went away). None of these can be taken for a verdict.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -42,7 +40,7 @@ def _own(name: str, help_line: str) -> Command:
 
 
 COMMANDS: Final = (
-    _own("check", "The main job: prove the spec, then replay a workload with every invariant watched."),
+    _own("check", "The main job: prove the spec and replay a workload on the torch manager."),
     _own("prove", "Prove every obligation of the spec, for pools of any size."),
     _own("conform", "Drive a KV-cache manager and judge it by the spec."),
     _own("run", "Run a scenario file."),
@@ -51,9 +49,9 @@ COMMANDS: Final = (
 )
 
 
-def build_app(selected: str | None, commands: Sequence[Command] = COMMANDS) -> typer.Typer:
+def build_app(selected: str | None, commands: Sequence[Command] = COMMANDS) -> "typer.Typer":
     """The typer application; only the selected command is the real one, the others are names with a help line."""
-    import typer
+    import typer  # the annotations below are evaluated here, so this module has none of the lazy kind
 
     app = typer.Typer(name="kvspec", add_completion=False, rich_markup_mode=None)
 

@@ -1,4 +1,4 @@
-"""What holds for every test: the Hypothesis profile, and where tests marked `gpu` run.
+"""What holds for every test: the Hypothesis profile, and where tests marked `gpu` or `needs_file` run.
 
 ``HYPOTHESIS_PROFILE=ci`` (the default) generates the same examples on every run; ``deep`` looks for new ones, for
 longer, and remembers what failed.
@@ -38,11 +38,16 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not on_gpu:
-        return
-    import torch
+    """The only place where a test is skipped, so that the list of reasons stays short and visible."""
+    gpu: bool | None = None
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            if gpu is None:
+                import torch
 
-    if not torch.cuda.is_available():
-        for item in on_gpu:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+                gpu = torch.cuda.is_available()
+            if not gpu:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        for marker in item.iter_markers("needs_file"):
+            if not os.path.exists(marker.args[0]):
+                item.add_marker(pytest.mark.skip(reason=f"needs the file {os.path.basename(marker.args[0])}"))

@@ -96,7 +96,7 @@ def hollow(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Attribute) and node.attr in {"skip", "skipif", "xfail", "importorskip"}:
             owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
             if owner in {"pytest", "mark", "unittest"}:
-                yield f"{node.lineno}: {owner}.{node.attr} (tests for a GPU are marked `gpu`)"
+                yield f"{node.lineno}: {owner}.{node.attr} (use the markers `gpu` and `needs_file`)"
         elif isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and node.test.value:
             yield f"{node.lineno}: asserts a constant"
 
