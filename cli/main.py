@@ -40,7 +40,7 @@ def _own(name: str, help_line: str) -> Command:
 
 
 COMMANDS: Final = (
-    _own("check", "The main job: prove the spec and replay a workload on the torch manager."),
+    _own("check", "Prove the spec and replay a workload on the torch manager."),
     _own("prove", "Prove every obligation of the spec, for pools of any size."),
     _own("conform", "Drive a KV-cache manager and judge it by the spec."),
     _own("run", "Run a scenario file."),
