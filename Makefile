@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install -c constraints.txt
+PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install -c constraints.txt
 PACKAGES := spec model impl proofs cli
 LINKS := $(PACKAGES:%=.links/kvspec/%)
 
@@ -46,7 +46,7 @@ $(VENV)/.python:
 	echo "kvspec needs Python 3.11 or newer; found none as $(or $(PYTHON),python3.11 or python3)" >&2; exit 1
 
 $(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
-	@echo "installing kvspec and what it needs into $(VENV)"
+	@echo "installing kvspec and what it needs into $(VENV); the first time takes a minute or more"
 	@$(PIP) -e .
 	@touch $@
 
