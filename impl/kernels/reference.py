@@ -1,0 +1,55 @@
+"""The kernels in plain torch: what every other version is compared with, and what runs on the CPU.
+
+Shapes, for all functions of this package:
+
+- ``tables``: int64 ``[M]``, block tables of any number of sequences one after the other;
+- ``starts``: int64 ``[T]``, for each token the index in ``tables`` where the table of its sequence starts;
+- ``positions``: int64 ``[T]``, for each token its position in its sequence, counted from that start; -1 for none;
+- ``slots``: int64 ``[T]``, slot ids, that is ``block id * block_size + offset`` (seed 9.5); -1 for none;
+- ``cells``: ``[planes, num_blocks * block_size, width]``, the pool; a plane is K or V of one layer;
+- ``values``: ``[planes, T, width]``.
+
+All index arithmetic is in 64 bits, and the block size that builds a slot is an argument, never read off a shape.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def slot_ids(tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """Slot of each token, int64 ``[T]``; -1 where the position is negative."""
+    valid = positions >= 0
+    safe = torch.where(valid, positions, 0)
+    blocks = torch.div(safe, block_size, rounding_mode="floor")
+    # A token without a position may come with any start, and tables may be empty then.
+    index = torch.where(valid, starts + blocks, 0)
+    ids = tables[index] if tables.numel() else torch.zeros_like(index)
+    return torch.where(valid, ids.to(torch.int64) * block_size + (safe - blocks * block_size), -1)
+
+
+def write_slots(cells: Tensor, slots: Tensor, values: Tensor, block_size: int) -> None:
+    """Store values at their slots. Negative slots are skipped, and so are those of the padding block 0.
+
+    A slot occurs at most once.
+    """
+    keep = slots >= block_size
+    if not bool(keep.all()):
+        slots, values = slots[keep], values[:, keep]
+    cells.index_copy_(1, slots, values.to(cells.dtype))
+
+
+def gather(cells: Tensor, tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """Values ``[planes, T, width]`` of the tokens, through the tables; zeros where the position is negative."""
+    slots = slot_ids(tables, starts, positions, block_size)
+    out = cells.index_select(1, slots.clamp(min=0))
+    out[:, slots < 0] = 0
+    return out
+
+
+def copy_blocks(cells: Tensor, sources: Tensor, targets: Tensor, block_size: int) -> None:
+    """Copy whole blocks (copy-on-write). int64 ``[C]`` each; targets are distinct and none of them is a source."""
+    planes, _, width = cells.shape
+    blocks = cells.view(planes, -1, block_size, width)
+    blocks.index_copy_(1, targets, blocks.index_select(1, sources))

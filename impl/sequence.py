@@ -1,0 +1,144 @@
+"""`Sequence` and its `KVCacheState`: what a request knows, and which blocks hold it (seed 2.1, 9.5)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Items
+
+from kvspec.impl.block import Block
+from kvspec.impl.errors import InvalidRangeError, KeyMismatchError
+from kvspec.impl.prefix_cache import NO_CONTEXT, PrefixKeys
+
+
+class KVCacheState:
+    """The block table of a sequence: logical block index to handle, and to physical id.
+
+    Attributes:
+        blocks_: handles in logical order (seed 9.5).
+        ids_: their physical ids as int64, so that slots of a batch are computed without visiting the handles.
+    """
+
+    __slots__ = ("blocks_", "ids_")
+
+    def __init__(self) -> None:
+        self.blocks_: list[Block] = []
+        self.ids_ = array("q")
+
+    def add_kv_blocks(self, blocks: Items[Block]) -> None:
+        """Append handles at the end of the table (seed 5.2). Raises `ReleasedHandleError`."""
+        self.ids_.extend([block.id for block in blocks])
+        self.blocks_.extend(blocks)
+
+    def replace(self, index: int, block: Block) -> Block:
+        """Put another handle at a logical index; the handle that was there, which the caller gives back."""
+        old = self.blocks_[index]
+        self.ids_[index] = block.id
+        self.blocks_[index] = block
+        return old
+
+    def take_from(self, index: int) -> list[Block]:
+        """Remove the handles from a logical index on; the caller gives them back."""
+        taken = self.blocks_[index:]
+        del self.blocks_[index:]
+        del self.ids_[index:]
+        return taken
+
+
+class Sequence:
+    """A request: known tokens, a table of blocks, and how many tokens are computed (written to the device).
+
+    ``computed_ <= room`` and ``computed_ <= len(tokens_)``; the manager that moves them keeps this.
+
+    Attributes:
+        tokens_: known tokens.
+        keys_: chain of prefix keys of the tokens, in the context of the sequence.
+        kv_state_: the block table.
+        computed_: tokens written.
+        published_: leading blocks that the prefix cache names, in cache epoch epoch_; they are skipped when the
+            sequence publishes again, and published_at_ is the moment to enter for them (`PrefixCache.touch`).
+    """
+
+    __slots__ = ("computed_", "epoch_", "keys_", "kv_state_", "published_", "published_at_", "tokens_")
+
+    def __init__(self, tokens: array[int], block_size: int, context: bytes = NO_CONTEXT) -> None:
+        self.tokens_ = tokens
+        self.keys_ = PrefixKeys(block_size, context)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.kv_state_ = KVCacheState()
+        self.computed_ = 0
+        self.published_ = 0
+        self.published_at_ = 0
+        self.epoch_ = -1
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.keys_.block_size
+
+    @property
+    def room(self) -> int:
+        """Tokens that the table has cells for."""
+        return len(self.kv_state_.blocks_) * self.keys_.block_size
+
+    @property
+    def num_full_blocks(self) -> int:
+        """Blocks whose tokens are all computed."""
+        return self.computed_ // self.keys_.block_size
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold that many tokens."""
+        return -(-num_tokens // self.keys_.block_size)
+
+    def shared_indices(self, stop: int) -> list[int]:
+        """Logical indices of blocks that tokens [computed, stop) would write and that somebody else names too.
+
+        Such a block must be copied first (copy-on-write): a fork, a pin or the prefix cache counts on its content.
+        Blocks that are not in the table yet are not listed.
+        """
+        start = self.computed_
+        if stop <= start:
+            return []
+        size, blocks = self.keys_.block_size, self.kv_state_.blocks_
+        last = min((stop - 1) // size, len(blocks) - 1)
+        return [index for index in range(start // size, last + 1) if blocks[index].ref_count > 1]
+
+    def fork(self, blocks: Items[Block]) -> Sequence:
+        """A sequence with the same tokens, context and computed count, on further handles of the same blocks.
+
+        Raises:
+            KeyMismatchError: the handles are not of the blocks of the table.
+        """
+        child = Sequence(self.tokens_[:], self.block_size, self.keys_.context)
+        child.keys_ = self.keys_.copy()
+        child.kv_state_.add_kv_blocks(blocks)
+        if child.kv_state_.ids_ != self.kv_state_.ids_:
+            what = f"blocks {child.kv_state_.ids_.tolist()}"
+            raise KeyMismatchError("Sequence.fork", what, f"{self.kv_state_.ids_.tolist()}")
+        child.computed_ = self.computed_
+        child.published_, child.published_at_, child.epoch_ = self.published_, self.published_at_, self.epoch_
+        return child
+
+    def truncate(self, num_tokens: int) -> list[Block]:
+        """Keep the first num_tokens tokens (rejected draft tokens).
+
+        Returns:
+            The handles of the blocks wholly behind them, which the caller gives back.
+        Raises:
+            InvalidRangeError: num_tokens is negative or above the number of known tokens.
+        """
+        if not 0 <= num_tokens <= len(self.tokens_):
+            expected = f"0 to {len(self.tokens_)} known tokens"
+            raise InvalidRangeError("Sequence.truncate", f"{num_tokens} tokens", expected)
+        del self.tokens_[num_tokens:]
+        self.computed_ = min(self.computed_, num_tokens)
+        self.keys_.truncate(num_tokens // self.block_size)
+        self.published_ = min(self.published_, self.num_full_blocks)
+        return self.kv_state_.take_from(self.blocks_for(num_tokens))
+
+    def reset(self) -> list[Block]:
+        """Back to nothing computed (seed 8); tokens stay known. The handles, which the caller gives back."""
+        blocks = self.kv_state_.blocks_
+        self._start_over()
+        return blocks
