@@ -1,0 +1,166 @@
+"""What has to be proved of a chapter, each with a stable name.
+
+- ``chapter.init/invariant``: the start state satisfies it;
+- ``chapter.event/invariant``: the event keeps it;
+- ``chapter.event->callee/pre.N``: the event may call what it calls (N counts the callee's requirements);
+- ``chapter.theorem``, ``chapter.event/theorem``: it follows;
+- ``chapter.loop/part``: the verification conditions of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kvspec.spec.language import terms as T
+from kvspec.spec.language.errors import SourceLine
+from kvspec.spec.language.machine import Chapter, LoopParts, Statement, TracedEvent
+from kvspec.spec.language.terms import Path, SetSort, Sort, Term
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """Hypotheses and a goal, in the words of the specification.
+
+    ``row`` and ``column`` place it in the report's matrix. ``event`` is the step it speaks of, if any.
+    """
+
+    id: str
+    chapter: str
+    row: str
+    column: str
+    sentence: str
+    where: SourceLine
+    hypotheses: tuple[tuple[str, Term], ...]
+    goal: Term
+    constants: frozenset[Term]
+    event: TracedEvent | None = None
+
+
+def after(term: Term, post: Mapping[Path, Term]) -> Term:
+    """A statement about the state, read in the state that ``post`` describes."""
+    memo: dict[Term, Term] = {}
+
+    def walk(t: Term) -> Term:
+        if t.op == "state":
+            return post[t.data]
+        if not t.args:
+            return t
+        done = memo.get(t)
+        if done is None:
+            done = memo[t] = T.rebuild(t, tuple(walk(a) for a in t.args))
+        return done
+
+    return walk(term)
+
+
+class ChapterObligations:
+    """All obligations of one chapter, in the order of its text."""
+
+    def __init__(self, name: str, chapter: Chapter) -> None:
+        self.name, self.chapter = name, chapter
+        self.own = chapter.invariants
+        self.assumed = [(s.name, s.term) for s in (*chapter.axioms, *chapter.lower_invariants, *self.own)]
+
+    def __iter__(self) -> Iterator[Obligation]:
+        yield from self._initial()
+        for name in self.chapter.event_names:
+            event = self.chapter.event(name)
+            yield from self._owed(event)
+            yield from self._kept(event)
+        yield from self._theorems()
+        for before, later in self.chapter.loops:
+            yield from self._loop(before, later)
+
+    def _initial(self) -> Iterator[Obligation]:
+        axioms = tuple((s.name, s.term) for s in self.chapter.axioms)
+        for s in self.own:
+            goal = after(s.term, self.chapter.initial)
+            yield Obligation(
+                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, goal, frozenset()
+            )
+
+    def _step(self, event: TracedEvent) -> tuple[tuple[str, Term], ...]:
+        guards = [(f"{event.name} requires, line {r.where.line}", r.term) for r in event.requires]
+        naturals = [
+            (f"{p.data[0]} is a number", T.neg(T.make("lt", (p, T.num(0)), T.BOOL)))
+            for p in event.parameters
+            if p.sort == T.NAT
+        ]
+        return (*self.assumed, *guards, *naturals)
+
+    def _of_event(
+        self, event: TracedEvent, id: str, row: str, column: str, sentence: str, where: SourceLine, goal: Term
+    ) -> Obligation:
+        return Obligation(
+            id, self.name, row, column, sentence, where, self._step(event), goal, frozenset(event.parameters), event
+        )
+
+    def _owed(self, event: TracedEvent) -> Iterator[Obligation]:
+        counts: dict[str, int] = {}
+        for owed in event.owed:
+            number = counts[owed.callee] = counts.get(owed.callee, 0) + 1
+            column = f"{owed.callee}/pre.{number}"
+            sentence = f"{event.name} may call {owed.callee}"
+            id = f"{self.name}.{event.name}->{column}"
+            yield self._of_event(event, id, event.name, f"->{column}", sentence, owed.where, owed.term)
+
+    def _kept(self, event: TracedEvent) -> Iterator[Obligation]:
+        for s in self.own:
+            goal = after(s.term, event.after)
+            id = f"{self.name}.{event.name}/{s.name}"
+            yield self._of_event(event, id, event.name, s.name, s.sentence, s.where, goal)
+
+    def _theorems(self) -> Iterator[Obligation]:
+        for s in self.chapter.theorems:
+            if s.after is not None:
+                id = f"{self.name}.{s.after}/{s.name}"
+                yield self._of_event(self.chapter.event(s.after), id, s.after, s.name, s.sentence, s.where, s.term)
+            else:
+                yield self._implied(s)
+
+    def _implied(self, s: Statement) -> Obligation:
+        id = f"{self.name}.theorem/{s.name}"
+        return Obligation(
+            id, self.name, "theorem", s.name, s.sentence, s.where, tuple(self.assumed), s.term, frozenset()
+        )
+
+    def _loop(self, before: LoopParts, later: LoopParts) -> Iterator[Obligation]:
+        event = self.chapter.event(before.step)
+        going = T.conj((before.keep, before.again))
+        conditions = {
+            "begins": (T.TRUE, T.implies(before.start, before.keep)),
+            "keeps": (going, after(before.keep, event.after)),
+            "falls": (going, T.make("lt", (after(before.measure, event.after), before.measure), T.BOOL)),
+            "ends": (T.conj((before.keep, T.neg(before.again))), before.result),
+        }
+        constants = frozenset(before.parameters) | frozenset(event.parameters)
+        for part, (premise, goal) in conditions.items():
+            base = self._step(event) if part in ("keeps", "falls") else tuple(self.assumed)
+            numbers = tuple(
+                ("a number", T.neg(T.make("lt", (p, T.num(0)), T.BOOL))) for p in before.parameters if p.sort == T.NAT
+            )
+            yield Obligation(
+                f"{self.name}.{before.name}/{part}", self.name, before.name, part, before.sentence, before.where,
+                (*base, *numbers, ("the loop goes on", premise)), goal, constants,
+                event if part in ("keeps", "falls") else None,
+            )  # fmt: skip
+
+
+def sorts_of(obligation: Obligation) -> set[Sort]:
+    """Scalar sorts that the obligation speaks of."""
+    found: set[Sort] = set()
+    for term in (obligation.goal, *(t for _, t in obligation.hypotheses)):
+        for t in T.subterms(term):
+            for v in (t, *(t.data if t.op in T.BINDERS else ())):
+                found |= _scalars(v)
+    return found
+
+
+def _scalars(term: Term) -> set[Sort]:
+    sort = term.sort
+    if isinstance(sort, Sort):
+        return {sort}
+    if isinstance(sort, SetSort):
+        return set(sort.elements)
+    return set(sort.keys) | ({sort.value} if isinstance(sort.value, Sort) else set(sort.value.elements))
