@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from kvspec.impl.errors import HandleInUseError, ReleasedHandleError
 
@@ -23,9 +23,10 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 class BlockRecord:
-    """What all handles of one physical block share, from its allocation to its free.
+    """What all handles of one physical block share. It is reused when its id is handed out again.
 
     Attributes:
+        live_: the id is handed out; False while it is in the free list.
         id_: physical block id.
         size_: tokens in the block.
         ref_count_: live handles.
@@ -34,13 +35,14 @@ class BlockRecord:
         manager_: the manager that gets the id back; not owned.
     """
 
-    __slots__ = ("hash_value_", "holders_", "id_", "manager_", "ref_count_", "size_")
+    __slots__ = ("hash_value_", "holders_", "id_", "live_", "manager_", "ref_count_", "size_")
 
-    def __init__(self, block_id: int, size: int, manager: BlockManager, ref_count: int, holders: int) -> None:
+    def __init__(self, block_id: int, size: int, manager: BlockManager) -> None:
         self.id_ = block_id
         self.size_ = size
-        self.ref_count_ = ref_count
-        self.holders_ = holders
+        self.live_ = False
+        self.ref_count_ = 0
+        self.holders_ = 0
         self.hash_value_: bytes | None = None
         self.manager_ = manager
 
@@ -98,13 +100,13 @@ class Block:
         """Whether this handle was given back."""
         return self.record_ is None
 
-    def copy(self) -> Self:
-        """Another handle of the same block. Raises `ReleasedHandleError`."""
+    def copy(self) -> Block:
+        """Another handle of the same block, not yet counted as a sequence's. Raises `ReleasedHandleError`."""
         record = self.record_
         if record is None:
             raise self._released("copy")
         record.add_reference()
-        return type(self)(record)
+        return record.manager_.handle_type_(record)
 
     def release(self) -> None:
         """Give this handle back; the last one of a block frees its id (seed 3.1).

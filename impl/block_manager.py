@@ -25,9 +25,11 @@ class BlockManager(ABC):
     Attributes:
         closed_: set by `close`; handles refuse to be released afterwards.
         sanitizer_: reports of the sanitizer mode, None outside of it.
+        handle_type_: class of the handles that are made, `TrackedBlock` in sanitizer mode.
     """
 
     closed_: bool = False
+    handle_type_: type[Block] = Block
     sanitizer_: Sanitizer | None = None
 
     @abstractmethod

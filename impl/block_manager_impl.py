@@ -57,7 +57,8 @@ class BlockManagerImpl(BlockManager):
         self.block_size_ = block_size
         self.closed_ = False
         self.sanitizer_ = sanitizer
-        self._handle: type[Block] = Block if sanitizer is None else TrackedBlock
+        self.handle_type_ = Block if sanitizer is None else TrackedBlock
+        # Filled when an id is first handed out: a large pool costs nothing before it is used.
         self._records: list[BlockRecord | None] = [None] * num_blocks
         self.prefix_cache_ = PrefixCache(block_size, record_events) if enable_prefix_cache else None
         # Low ids are on top, so that they are handed out first: short pools stay readable.
@@ -137,13 +138,17 @@ class BlockManagerImpl(BlockManager):
         """Handles of the ids on top of the stack; the caller has checked that there are enough."""
         top = self.num_free_blocks_
         self.num_free_blocks_ = bottom = top - num_blocks
-        records, handle, size = self._records, self._handle, self.block_size_
+        records, handle_type = self._records, self.handle_type_
         holders = 1 if counted else 0
         blocks = []
         for block_id in reversed(self.free_blocks_[bottom:top]):
-            record = BlockRecord(block_id, size, self, 1, holders)
-            records[block_id] = record
-            blocks.append(handle(record, counted))
+            record = records[block_id]
+            if record is None:
+                record = records[block_id] = BlockRecord(block_id, self.block_size_, self)
+            record.live_ = True
+            record.ref_count_ = 1
+            record.holders_ = holders
+            blocks.append(handle_type(record, counted))
         return blocks
 
     def share(self, blocks: Sequence[Block]) -> list[Block]:
@@ -164,10 +169,10 @@ class BlockManagerImpl(BlockManager):
         """
         where = "BlockManagerImpl.hold"
         record = self._record(block_id, where)
-        if record is None or block_id == PADDING_ID:
+        if record is None or not record.live_ or block_id == PADDING_ID:
             raise ForeignHandleError(where, f"block {block_id} is not in use", "a live block other than padding")
         record.add_reference()
-        return self._handle(record)
+        return self.handle_type_(record)
 
     def _count(self, blocks: list[Block]) -> list[Block]:
         """Enter fresh handles as a sequence's."""
@@ -233,9 +238,9 @@ class BlockManagerImpl(BlockManager):
         if not 0 <= block_id < len(self._records):
             raise self._foreign(block_id, "BlockManagerImpl.free")
         record = self._records[block_id]
-        if record is None or record.ref_count_:
+        if record is None or not record.live_ or record.ref_count_:
             raise self._bad_free(block_id, record)
-        self._records[block_id] = None
+        record.live_ = False
         self.free_blocks_[self.num_free_blocks_] = block_id
         self.num_free_blocks_ += 1
         if self.sanitizer_ is not None:
@@ -243,7 +248,7 @@ class BlockManagerImpl(BlockManager):
 
     def _bad_free(self, block_id: int, record: BlockRecord | None) -> KVCacheError:
         where = "BlockManagerImpl.free"
-        if record is not None:
+        if record is not None and record.live_:
             what = f"block {block_id} has {record.ref_count_} live handles"
             return HandleInUseError(where, what, "a block whose last handle was released")
         if self.sanitizer_ is not None:

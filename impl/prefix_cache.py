@@ -91,22 +91,24 @@ class PrefixKeys:
         return other
 
 
-class CacheEntry:
-    """One published block: its handle, and what its key stands for.
+class CacheEntry(Block):
+    """One published block: the cache's handle of it, and what its key stands for.
 
     ``order`` is the recency: later operations are greater, and within one operation a parent is greater than its
     children, so that the tail of a chain goes first. ``late`` tells that the heap of the cache has the entry with
     this order.
     """
 
-    __slots__ = ("block", "context", "key", "late", "order", "parent", "tokens")
+    __slots__ = ("context", "key", "late", "order", "parent", "tokens")
 
-    def __init__(self, key: bytes, parent: bytes, tokens: bytes, context: bytes, block: Block, order: int) -> None:
+    def __init__(
+        self, record: BlockRecord, key: bytes, parent: bytes, tokens: bytes, context: bytes, order: int
+    ) -> None:
+        super().__init__(record)
         self.key = key
         self.parent = parent
         self.tokens = tokens
         self.context = context
-        self.block = block
         self.order = order
         self.late = False
 
@@ -156,7 +158,7 @@ class PrefixCache:
         for depth, entry in enumerate(found):
             entry.order = base - depth
             entry.late = False
-            blocks.append(entry.block.copy())
+            blocks.append(entry.copy())
         return blocks
 
     def _find(self, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[CacheEntry]:
@@ -208,7 +210,7 @@ class PrefixCache:
             block = blocks[index]
             if entry is None:
                 self._store(tokens, keys, index, block, base - index)
-            elif entry.block.record_ is block.record_:
+            elif entry.record_ is block.record_:
                 entry.order = base - index
                 entry.late = False
             else:
@@ -237,11 +239,11 @@ class PrefixCache:
         size, key = self.block_size_, keys.chain[index]
         parent = keys.chain[index - 1] if index else keys.root
         chunk = token_bytes(tokens[index * size : (index + 1) * size])
-        handle = block.copy()
-        record = handle.record_
+        record = block.record_
         assert record is not None
-        record.hash_value_ = key  # after the copy: the copy of an unpublished block must not look like a use
-        self.entries_[key] = CacheEntry(key, parent, chunk, keys.context, handle, order)
+        record.add_reference()
+        record.hash_value_ = key
+        self.entries_[key] = CacheEntry(record, key, parent, chunk, keys.context, order)
         if self._record_events:
             self._events.append(CacheEvent("stored", key, record.id_))
 
@@ -271,7 +273,7 @@ class PrefixCache:
     def _touch(self, entries: list[tuple[int, CacheEntry]]) -> None:
         """Give entries their new orders; idle ones queue up again, the tail of the chain first."""
         for order, entry in reversed(entries):
-            record = entry.block.record_
+            record = entry.record_
             assert record is not None
             entry.order = order
             entry.late = False
@@ -350,7 +352,7 @@ class PrefixCache:
         entry = self.entries_.get(key)
         if entry is None or entry.order != order:
             return None
-        record = entry.block.record_
+        record = entry.record_
         assert record is not None
         if record.ref_count_ != 1 or key in self._idle:
             entry.late = False  # the item leaves the heap: should the entry need one again, it must be a new one
@@ -368,10 +370,10 @@ class PrefixCache:
 
     def _drop(self, entry: CacheEntry) -> None:
         """Remove the entry from the map *before* its handle is released: a freed block has no key."""
-        record = entry.block.record_
+        record = entry.record_
         assert record is not None
         del self.entries_[entry.key]
         record.hash_value_ = None
         if self._record_events:
             self._events.append(CacheEvent("removed", entry.key, record.id_))
-        entry.block.release()
+        entry.release()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence as Items
 
-from kvspec.impl.block import Block
+from kvspec.impl.block import Block, block_ids
 from kvspec.impl.errors import InvalidRangeError, KeyMismatchError
 from kvspec.impl.prefix_cache import NO_CONTEXT, PrefixKeys
 
@@ -16,24 +16,28 @@ class KVCacheState:
     Attributes:
         blocks_: handles in logical order (seed 9.5).
         ids_: their physical ids as int64, so that slots of a batch are computed without visiting the handles.
+        taken_: for each of them 1 if this sequence took it fresh, 0 if it was shared with it (hit, fork).
     """
 
-    __slots__ = ("blocks_", "ids_")
+    __slots__ = ("blocks_", "ids_", "taken_")
 
     def __init__(self) -> None:
         self.blocks_: list[Block] = []
         self.ids_ = array("q")
+        self.taken_ = bytearray()
 
-    def add_kv_blocks(self, blocks: Items[Block]) -> None:
-        """Append handles at the end of the table (seed 5.2). Raises `ReleasedHandleError`."""
-        self.ids_.extend([block.id for block in blocks])
+    def add_kv_blocks(self, blocks: Items[Block], *, taken: bool) -> None:
+        """Append handles at the end of the table (seed 5.2), fresh or shared ones. Raises `ReleasedHandleError`."""
+        self.ids_.extend(block_ids(blocks))
         self.blocks_.extend(blocks)
+        self.taken_.extend((b"\1" if taken else b"\0") * len(blocks))
 
     def replace(self, index: int, block: Block) -> Block:
-        """Put another handle at a logical index; the handle that was there, which the caller gives back."""
+        """Put a fresh handle at a logical index; the handle that was there, which the caller gives back."""
         old = self.blocks_[index]
         self.ids_[index] = block.id
         self.blocks_[index] = block
+        self.taken_[index] = 1
         return old
 
     def take_from(self, index: int) -> list[Block]:
@@ -41,6 +45,7 @@ class KVCacheState:
         taken = self.blocks_[index:]
         del self.blocks_[index:]
         del self.ids_[index:]
+        del self.taken_[index:]
         return taken
 
 
@@ -54,11 +59,13 @@ class Sequence:
         keys_: chain of prefix keys of the tokens, in the context of the sequence.
         kv_state_: the block table.
         computed_: tokens written.
+        written_: cells from this position on have not been written since their block was taken. It is above computed_
+            where draft tokens were rejected, or where a copied block brought the cells of another sequence along.
         published_: leading blocks that the prefix cache names, in cache epoch epoch_; they are skipped when the
             sequence publishes again, and published_at_ is the moment to enter for them (`PrefixCache.touch`).
     """
 
-    __slots__ = ("computed_", "epoch_", "keys_", "kv_state_", "published_", "published_at_", "tokens_")
+    __slots__ = ("computed_", "epoch_", "keys_", "kv_state_", "published_", "published_at_", "tokens_", "written_")
 
     def __init__(self, tokens: array[int], block_size: int, context: bytes = NO_CONTEXT) -> None:
         self.tokens_ = tokens
@@ -68,6 +75,7 @@ class Sequence:
     def _start_over(self) -> None:
         self.kv_state_ = KVCacheState()
         self.computed_ = 0
+        self.written_ = 0
         self.published_ = 0
         self.published_at_ = 0
         self.epoch_ = -1
@@ -94,15 +102,44 @@ class Sequence:
     def shared_indices(self, stop: int) -> list[int]:
         """Logical indices of blocks that tokens [computed, stop) would write and that somebody else names too.
 
-        Such a block must be copied first (copy-on-write): a fork, a pin or the prefix cache counts on its content.
-        Blocks that are not in the table yet are not listed.
+        Such a block is copied when room is made (copy-on-write): a fork, a pin or the prefix cache counts on its
+        content. Blocks that are not in the table yet are not listed.
         """
         start = self.computed_
         if stop <= start:
             return []
         size, blocks = self.keys_.block_size, self.kv_state_.blocks_
-        last = min((stop - 1) // size, len(blocks) - 1)
-        return [index for index in range(start // size, last + 1) if blocks[index].ref_count > 1]
+        first, last = start // size, min((stop - 1) // size, len(blocks) - 1)
+        return [index for index in range(first, last + 1) if blocks[index].ref_count > 1]
+
+    def first_forbidden(self, stop: int) -> int | None:
+        """Logical index of a block that a write of tokens [computed, stop) would spoil for somebody else, if any.
+
+        A shared block may be written by the sequence that took it, where it was not written before: the others
+        cannot have read these cells. Every other write needs a block of one's own.
+        """
+        for index in self.shared_indices(stop):
+            begin = max(self.computed_, index * self.keys_.block_size)
+            if not self.kv_state_.taken_[index] or begin < self.written_:
+                return index
+        return None
+
+    def mount(self, blocks: Items[Block]) -> None:
+        """Start with shared blocks whose content is that of the tokens (a hit)."""
+        self.kv_state_.add_kv_blocks(blocks, taken=False)
+        self.computed_ = self.written_ = self.room
+
+    def advance(self, stop: int) -> None:
+        """Tokens [computed, stop) are written."""
+        self.computed_ = self.written_ = stop
+
+    def replace_shared(self, indices: Items[int], blocks: Items[Block]) -> list[Block]:
+        """Put copies of blocks of the table in their place; the handles that were there."""
+        old = [self.kv_state_.replace(index, block) for index, block in zip(indices, blocks, strict=True)]
+        if indices:
+            # A copy may hold cells behind the computed ones that another sequence wrote.
+            self.written_ = max(self.written_, (indices[0] + 1) * self.block_size)
+        return old
 
     def fork(self, blocks: Items[Block]) -> Sequence:
         """A sequence with the same tokens, context and computed count, on further handles of the same blocks.
@@ -112,11 +149,11 @@ class Sequence:
         """
         child = Sequence(self.tokens_[:], self.block_size, self.keys_.context)
         child.keys_ = self.keys_.copy()
-        child.kv_state_.add_kv_blocks(blocks)
+        child.kv_state_.add_kv_blocks(blocks, taken=False)
         if child.kv_state_.ids_ != self.kv_state_.ids_:
             what = f"blocks {child.kv_state_.ids_.tolist()}"
             raise KeyMismatchError("Sequence.fork", what, f"{self.kv_state_.ids_.tolist()}")
-        child.computed_ = self.computed_
+        child.computed_, child.written_ = self.computed_, self.written_
         child.published_, child.published_at_, child.epoch_ = self.published_, self.published_at_, self.epoch_
         return child
 
@@ -135,7 +172,9 @@ class Sequence:
         self.computed_ = min(self.computed_, num_tokens)
         self.keys_.truncate(num_tokens // self.block_size)
         self.published_ = min(self.published_, self.num_full_blocks)
-        return self.kv_state_.take_from(self.blocks_for(num_tokens))
+        taken = self.kv_state_.take_from(self.blocks_for(num_tokens))
+        self.written_ = min(self.written_, self.room)
+        return taken
 
     def reset(self) -> list[Block]:
         """Back to nothing computed (seed 8); tokens stay known. The handles, which the caller gives back."""

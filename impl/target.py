@@ -110,8 +110,7 @@ class TorchTarget:
         # The last token is recomputed: its logits are needed.
         limit = max(len(sequence.tokens_) - 1, 0) // self._block_size
         blocks = self.manager_.allocate_shared(sequence.tokens_, sequence.keys_, limit)
-        sequence.kv_state_.add_kv_blocks(blocks)
-        sequence.computed_ = len(blocks) * self._block_size
+        sequence.mount(blocks)
         return sequence.computed_
 
     @_operation
@@ -131,7 +130,7 @@ class TorchTarget:
         if shared:
             self._copy_on_write(sequence, shared, blocks[missing:])
             del blocks[missing:]
-        sequence.kv_state_.add_kv_blocks(blocks)
+        sequence.kv_state_.add_kv_blocks(blocks, taken=True)
         return True
 
     @_operation
@@ -288,7 +287,7 @@ class TorchTarget:
     def cached(self) -> Mapping[bytes, int]:
         """Keys of the prefix cache and their blocks."""
         cache = self.manager_.prefix_cache_
-        return {} if cache is None else {key: entry.block.id for key, entry in cache.entries_.items()}
+        return {} if cache is None else {key: entry.id for key, entry in cache.entries_.items()}
 
     def drain_events(self) -> Items[CacheEvent]:
         """Changes of the prefix cache since the last call, in order."""
@@ -316,9 +315,8 @@ class TorchTarget:
         Only the block in which the computed tokens end has content to copy; those behind it were never written by
         this sequence.
         """
-        state = sequence.kv_state_
         copied = range(sequence.num_full_blocks, sequence.blocks_for(sequence.computed_))
-        old = [state.replace(index, block) for index, block in zip(indices, blocks, strict=True)]
+        old = sequence.replace_shared(indices, blocks)
         self._settle()
         pairs = [(old[n].id, blocks[n].id) for n, index in enumerate(indices) if index in copied]
         self.buffers_.copy_blocks(pairs)
@@ -378,9 +376,9 @@ class _WritePlan:
         stop = start + count
         if stop > len(sequence.tokens_) or stop > sequence.room or seq in self._sequences:
             raise self._refusal(seq, sequence, count)
-        shared = sequence.shared_indices(stop)
-        if shared:
-            what = f"block {sequence.kv_state_.ids_[shared[0]]} of {seq!r} has other holders"
+        forbidden = sequence.first_forbidden(stop)
+        if forbidden is not None:
+            what = f"block {sequence.kv_state_.ids_[forbidden]} of {seq!r} has other holders"
             raise InvalidRangeError("TorchTarget.write", what, f"allocate({seq!r}, {stop}) before the write")
         self._sequences[seq] = (sequence, stop)
         first = start // self._block_size
@@ -411,4 +409,4 @@ class _WritePlan:
     def commit(self) -> None:
         """The tokens are written."""
         for sequence, stop in self._sequences.values():
-            sequence.computed_ = stop
+            sequence.advance(stop)

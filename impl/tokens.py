@@ -25,6 +25,8 @@ def as_tokens(token_ids: Iterable[int]) -> array[int]:
     """
     if isinstance(token_ids, np.ndarray):
         tokens = _from_numpy(token_ids)
+    elif isinstance(token_ids, array) and token_ids.typecode == "q":
+        tokens = token_ids[:]
     else:
         try:
             tokens = array("q", token_ids)

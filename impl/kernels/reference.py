@@ -20,13 +20,13 @@ from torch import Tensor
 
 def slot_ids(tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:
     """Slot of each token, int64 ``[T]``; -1 where the position is negative."""
-    valid = positions >= 0
-    safe = torch.where(valid, positions, 0)
-    blocks = torch.div(safe, block_size, rounding_mode="floor")
-    # A token without a position may come with any start, and tables may be empty then.
-    index = torch.where(valid, starts + blocks, 0)
-    ids = tables[index] if tables.numel() else torch.zeros_like(index)
-    return torch.where(valid, ids.to(torch.int64) * block_size + (safe - blocks * block_size), -1)
+    if not tables.numel():
+        return torch.full_like(positions, -1)
+    blocks = torch.div(positions, block_size, rounding_mode="floor")
+    # The clamp is for tokens without a position, whose start may be anything; what they read is masked below.
+    ids = tables.index_select(0, (starts + blocks).clamp_(0, tables.numel() - 1))
+    slots = ids.to(torch.int64) * block_size + (positions - blocks * block_size)
+    return slots.masked_fill_(positions < 0, -1)
 
 
 def write_slots(cells: Tensor, slots: Tensor, values: Tensor, block_size: int) -> None:
