@@ -50,7 +50,7 @@ class BlockManager(ABC):
     def cache(
         self, token_ids: array[int], blocks: Sequence[Block], keys: PrefixKeys | None = None, first: int = 0
     ) -> int:
-        """Publish the full blocks of a prefix; how many lead with this sequence's own block."""
+        """Publish full blocks, the first one at logical index first, under the keys of their prefixes."""
 
     @abstractmethod
     def free(self, block_id: int) -> None:

@@ -282,10 +282,15 @@ class BlockManagerImpl(BlockManager):
     def cache(
         self, token_ids: array[int], blocks: Sequence[Block], keys: PrefixKeys | None = None, first: int = 0
     ) -> int:
-        """Publish blocks[first:], the full blocks of the tokens (seed 4.2). The caller vouches for their content.
+        """Publish full blocks of the tokens (seed 4.2); the caller vouches for their content.
 
+        Args:
+            token_ids: tokens of the sequence, from its start.
+            blocks: handles, blocks[0] at logical index first.
+            keys: its chain of keys; without it the tokens stand in no context.
+            first: logical index of the first block to publish.
         Returns:
-            How many leading blocks the cache names (see `PrefixCache.insert`); 0 without a cache.
+            The logical index behind the leading run of blocks that the cache names itself; 0 without a cache.
         Raises:
             KeyMismatchError, ReleasedHandleError: see `PrefixCache.insert`.
             ForeignHandleError: a block belongs to another manager.

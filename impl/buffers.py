@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,24 +69,24 @@ class KVBuffers:
     # -- tags --------------------------------------------------------------------------------------------------------
     def slot_ids(self, tables: array[int], starts: Tags, positions: Tags) -> Tensor:
         """Slots ``[T]`` of tokens; arguments as in `kvspec.impl.kernels.reference`, on the host."""
-        table = torch.from_numpy(np.frombuffer(tables, dtype=np.int64)) if tables else torch.empty(0, dtype=torch.int64)
-        first, where = torch.from_numpy(starts), torch.from_numpy(positions)
-        if self.device_.type != "cpu":
-            table, first, where = table.to(self.device_), first.to(self.device_), where.to(self.device_)
-        return self.kernels_.slot_ids(table, first, where, self.block_size_)
+        table = np.array(tables, dtype=np.int64)
+        moved = (self._to_device(table), self._to_device(starts), self._to_device(positions))
+        return self.kernels_.slot_ids(*moved, self.block_size_)
+
+    def _to_device(self, host: np.ndarray[tuple[int, ...], np.dtype[Any]]) -> Tensor:
+        tensor = torch.from_numpy(host)
+        return tensor if self.device_.type == "cpu" else tensor.to(self.device_)
 
     def write_tags(self, slots: Tensor, tags: Tags) -> None:
         """Store tags ``[T]`` at slots ``[T]``. Raises `InvalidRangeError` if a tag is negative or 2**48 or more."""
         if len(tags) and (int(tags.min()) < 0 or int(tags.max()) >= TAG_LIMIT):
             what = f"tags from {int(tags.min())} to {int(tags.max())}"
             raise InvalidRangeError("KVBuffers.write_tags", what, "tags in [0, 2**48)")
-        halves = np.empty((2, len(tags)), dtype=np.float32)
-        halves[0] = tags & _HALF_MASK
-        halves[1] = tags >> _HALF_BITS
         planes, _, width = self.cells_.shape
-        values = torch.from_numpy(halves).to(self.device_)
-        expanded = values.view(2, 1, -1, 1).expand(2, planes // 2, len(tags), width)
-        self.kernels_.write_slots(self.cells_, slots, expanded.reshape(planes, len(tags), width), self.block_size_)
+        values = np.empty((planes, len(tags), width), dtype=np.float32)
+        values[: planes // 2] = (tags & _HALF_MASK)[:, None]
+        values[planes // 2 :] = (tags >> _HALF_BITS)[:, None]
+        self.kernels_.write_slots(self.cells_, slots, self._to_device(values), self.block_size_)
 
     def read_tags(self, table: array[int], start: int, stop: int) -> Tags:
         """Tags of the positions [start, stop) of a sequence with this block table.
@@ -95,7 +96,7 @@ class KVBuffers:
         """
         if stop <= start:
             return np.empty(0, dtype=np.int64)
-        ids = torch.from_numpy(np.array(table, dtype=np.int64)).to(self.device_)
+        ids = self._to_device(np.array(table, dtype=np.int64))
         where = torch.arange(start, stop, dtype=torch.int64, device=self.device_)
         found = self.kernels_.gather(self.cells_, ids, torch.zeros_like(where), where, self.block_size_)
         return self._decode(found.cpu().numpy(), start)

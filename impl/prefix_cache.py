@@ -186,28 +186,25 @@ class PrefixCache:
 
     # -- publication -----------------------------------------------------------------------------------------------
     def insert(self, tokens: array[int], keys: PrefixKeys, blocks: Sequence[Block], first: int = 0) -> int:
-        """Publish blocks[first:], the full blocks of a prefix, under their keys.
+        """Publish full blocks of the tokens under their keys; blocks[0] is the one with logical index first.
 
         A key that is there keeps its block (the duplicate stays private to its sequence) and counts as used now.
 
         Returns:
-            The length of the leading run of blocks[first:] that the cache names under their own key, plus first.
+            The logical index behind the leading run of blocks that the cache names itself.
         Raises:
             KeyMismatchError: fewer tokens than the blocks hold, a block twice, or one that has another key.
             ReleasedHandleError: a handle was given back.
         """
-        stop = len(blocks)
-        if first >= stop:
-            return stop
+        if not blocks:
+            return first
         self._check_insert(tokens, keys, blocks, first)
         base = self._tick()
-        entries = self.entries_
-        own = stop
+        entries, chain = self.entries_, keys.chain
+        own = first + len(blocks)
         duplicates: list[tuple[int, CacheEntry]] = []
-        for index in range(first, stop):
-            key = keys.chain[index]
-            entry = entries.get(key)
-            block = blocks[index]
+        for index, block in enumerate(blocks, first):
+            entry = entries.get(chain[index])
             if entry is None:
                 self._store(tokens, keys, index, block, base - index)
             elif entry.record_ is block.record_:
@@ -220,19 +217,20 @@ class PrefixCache:
         return own
 
     def _check_insert(self, tokens: array[int], keys: PrefixKeys, blocks: Sequence[Block], first: int) -> None:
-        where, stop = "PrefixCache.insert", len(blocks)
-        if stop * self.block_size_ > len(tokens):
-            raise KeyMismatchError(where, f"{stop} blocks for {len(tokens)} tokens", "full blocks only")
+        where, stop = "PrefixCache.insert", first + len(blocks)
+        if first < 0 or stop * self.block_size_ > len(tokens):
+            what = f"blocks {first} to {stop} of {len(tokens)} tokens"
+            raise KeyMismatchError(where, what, "full blocks only")
         keys.extend(tokens, stop)
         chain, seen = keys.chain, set()
-        for index in range(first, stop):
-            record = blocks[index].record_
+        for index, block in enumerate(blocks, first):
+            record = block.record_
             if record is None:
                 raise ReleasedHandleError(where, f"handle {index} was released before", "live handles")
             if record.hash_value_ is not None and record.hash_value_ != chain[index]:
                 raise KeyMismatchError(where, f"block {record.id_} is published under another key", "its own key")
             seen.add(record.id_)
-        if len(seen) != stop - first:
+        if len(seen) != len(blocks):
             raise KeyMismatchError(where, "a block occurs twice", "one block per position")
 
     def _store(self, tokens: array[int], keys: PrefixKeys, index: int, block: Block, order: int) -> None:

@@ -330,7 +330,7 @@ class TorchTarget:
             return
         first = sequence.published_ if sequence.epoch_ == cache.epoch_ else 0
         if first < full:
-            blocks = sequence.kv_state_.blocks_[:full]
+            blocks = sequence.kv_state_.blocks_[first:full]
             sequence.published_ = self.manager_.cache(sequence.tokens_, blocks, sequence.keys_, first)
             sequence.epoch_ = cache.epoch_
         sequence.published_at_ = cache.use()

@@ -7,9 +7,10 @@ Shapes, for all functions of this package:
 - ``positions``: int64 ``[T]``, for each token its position in its sequence, counted from that start; -1 for none;
 - ``slots``: int64 ``[T]``, slot ids, that is ``block id * block_size + offset`` (seed 9.5); -1 for none;
 - ``cells``: ``[planes, num_blocks * block_size, width]``, the pool; a plane is K or V of one layer;
-- ``values``: ``[planes, T, width]``.
+- ``values``: ``[planes, T, width]``, of the type of the cells.
 
-All index arithmetic is in 64 bits, and the block size that builds a slot is an argument, never read off a shape.
+All index arithmetic is in 64 bits, and the block size that builds a slot is an argument, never read off
+a shape.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def slot_ids(tables: Tensor, starts: Tensor, positions: Tensor, block_size: int)
     blocks = torch.div(positions, block_size, rounding_mode="floor")
     # The clamp is for tokens without a position, whose start may be anything; what they read is masked below.
     ids = tables.index_select(0, (starts + blocks).clamp_(0, tables.numel() - 1))
-    slots = ids.to(torch.int64) * block_size + (positions - blocks * block_size)
+    slots = positions + (ids - blocks) * block_size
     return slots.masked_fill_(positions < 0, -1)
 
 
@@ -37,7 +38,7 @@ def write_slots(cells: Tensor, slots: Tensor, values: Tensor, block_size: int) -
     keep = slots >= block_size
     if not bool(keep.all()):
         slots, values = slots[keep], values[:, keep]
-    cells.index_copy_(1, slots, values.to(cells.dtype))
+    cells.index_copy_(1, slots, values)
 
 
 def gather(cells: Tensor, tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:
