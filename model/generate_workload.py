@@ -2,7 +2,7 @@
 
 It has the shape of a chat service: a few system prompts that many conversations share, turns that extend the earlier
 prompt and answer, some prompts sent twice, a few very long documents, arrivals as a Poisson process. Only
-`random.Random.random` is drawn from, so the same seed gives the same requests everywhere. Ids are numbered by first use.
+`random.Random.random` is drawn from, so the same seed gives the same requests everywhere.
 """
 
 from __future__ import annotations

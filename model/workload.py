@@ -286,7 +286,7 @@ def check_block_size(block_size: int) -> None:
 
 
 def longest_hit(num_tokens: int, block_size: int, hit_limit: HitLimit) -> int:
-    """The longest permitted hit for a prompt of `num_tokens` tokens: whole blocks, of all tokens or all but the last."""
+    """The longest permitted hit for a prompt of `num_tokens` tokens: whole blocks of all, or of all but the last."""
     usable = num_tokens - 1 if hit_limit == "all_but_one" else num_tokens
     return max(usable, 0) // block_size * block_size
 

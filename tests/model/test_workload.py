@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvspec.model.generate_workload import Shape, generate_requests
 from kvspec.model.workload import (
     GRANULE,
@@ -247,7 +249,7 @@ def test_the_generator_has_the_shape_of_a_chat_service(tmp_path: Path, seed: int
     assert sum(len(request.hash_ids) == 1 for request in made) < len(made)
     gaps = np.diff([request.timestamp for request in made])
     assert gaps.min() >= 0 and len(set(gaps.tolist())) > 50
-    extended = sum(extends(a, b) for a, b in zip(made, made[1:], strict=False))
+    extended = sum(extends(a, b) for a, b in pairwise(made))
     hits = shared_prefixes(made, 16, hit_limit="all_but_one", step_ms=30)
     assert 0.4 < hits.hit_rate < 0.95 and extended < len(made)
     assert any(a.hash_ids == b.hash_ids for i, a in enumerate(made) for b in made[:i]), "some are sent twice"
