@@ -56,7 +56,7 @@ class Blocks(Machine):
         """A free block gets its first holder (allocate)."""
         require(self.free.has(block))
         self.free.discard(block)
-        self.holders[block].become(holder)
+        self.holders[block].add(holder)
 
     @event
     def share(self, block: Block, holder: Holder) -> None:
@@ -76,7 +76,7 @@ class Blocks(Machine):
     def drop_last(self, block: Block, holder: Holder) -> None:
         """The only holder gives its handle back; the id is free again (free)."""
         require(self.holders[block].is_only(holder))
-        self.holders[block].clear()
+        self.holders[block].discard(holder)
         self.free.add(block)
 
     @event

@@ -184,10 +184,6 @@ class PrefixCache(Machine):
         """The cache holds the block under this key."""
         return self.blocks.holders[block].has(Seat.cache_of(key))
 
-    def written(self, key: Chain) -> Bool:
-        """The block of the key holds the key's tokens."""
-        return self.covers(self.content[self.entry[key]], key)
-
     @invariant("a matchable key's block is held by the cache, so it is live")
     def entry_held(self) -> Bool:
         return forall(Chain, lambda k: implies(self.cached.has(k), self.keyed(self.entry[k], k)))
@@ -204,7 +200,11 @@ class PrefixCache(Machine):
 
     @invariant("the block of a key holds the key's tokens, unless it is still to be written in this step")
     def entry_truth(self) -> Bool:
-        return forall(Chain, lambda k: implies(self.cached.has(k) & ~self.pending.has(k), self.written(k)))
+        return forall(
+            Block,
+            Chain,
+            lambda b, k: implies(self.keyed(b, k) & ~self.pending.has(k), self.covers(self.content[b], k)),
+        )
 
     @invariant("a key that was published ahead is matchable")
     def pending_cached(self) -> Bool:
@@ -213,7 +213,9 @@ class PrefixCache(Machine):
     @invariant("a block that waits for its content holds at most a part of it")
     def pending_unwritten(self) -> Bool:
         return forall(
-            Chain, lambda k: implies(self.pending.has(k), self.covers(k, self.content[self.entry[k]]))
+            Block,
+            Chain,
+            lambda b, k: implies(self.keyed(b, k) & self.pending.has(k), self.covers(k, self.content[b])),
         )
 
     @invariant("keys are published ahead only inside a step")

@@ -280,7 +280,7 @@ class Sequences(Machine):
             lambda b, s, i: implies(
                 self.seated(b, s, i),
                 self.cache.covers(self.cache.content[b], self.text[s, i])
-                | (self.cache.pending.has(self.text[s, i]) & (self.cache.entry[self.text[s, i]] == b)),
+                | (self.cache.pending.has(self.text[s, i]) & self.cache.keyed(b, self.text[s, i])),
             ),
         )
 

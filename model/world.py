@@ -1,0 +1,101 @@
+"""The concrete meaning of chains: interned token prefixes, and the static functions on them.
+
+A chain is what one block holds: its own tokens, and everything before them (the parent, a full block) with the context.
+Equal chains are one object, which is what ideal hashing means (chapter `keys`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kvspec.model.conformance import Context
+from kvspec.spec.language.terms import Path
+
+TOKEN_BYTES: Final = 8
+"""Tokens are kept as the bytes of an int64 array, so that a prefix of tokens is a prefix of bytes."""
+
+
+class Chain:
+    """The tokens of one block behind all blocks before it.
+
+    Attributes:
+        parent: the full block before, or `NOTHING`.
+        tokens: this block's tokens as int64 bytes.
+        depth: the number of blocks before.
+        number: order of creation, for printing.
+    """
+
+    __slots__ = ("context", "depth", "full", "number", "parent", "tokens")
+
+    def __init__(
+        self, parent: Chain | None, context: Context | None, tokens: bytes, depth: int, full: bool, number: int
+    ) -> None:
+        self.parent, self.context, self.tokens = parent, context, tokens
+        self.depth, self.full, self.number = depth, full, number
+
+    def __repr__(self) -> str:
+        return "[" + " ".join(map(str, chain_tokens(self))) + "]" if self.number else "[]"
+
+
+NOTHING: Final = Chain(None, None, b"", 0, False, 0)
+
+
+def chain_tokens(chain: Chain) -> list[int]:
+    """All tokens up to the end of the chain."""
+    blocks = []
+    at: Chain | None = chain
+    while at is not None:
+        blocks.append(memoryview(at.tokens).cast("q").tolist())
+        at = at.parent
+    return [t for block in reversed(blocks) for t in block]
+
+
+class Chains:
+    """All chains of a run; equal ones are the same object."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_bytes = block_size * TOKEN_BYTES
+        self._known: dict[tuple[Any, ...], Chain] = {}
+
+    def __iter__(self) -> Iterator[Chain]:
+        yield NOTHING
+        yield from self._known.values()
+
+    def intern(self, parent: Chain, context: Context, tokens: bytes) -> Chain:
+        """The chain of these tokens (not more than a block of them) behind a full block or `NOTHING`."""
+        if not tokens:
+            return NOTHING
+        first = parent is NOTHING
+        key = (context, tokens) if first else (parent.number, tokens)
+        chain = self._known.get(key)
+        if chain is None:
+            depth = 0 if first else parent.depth + 1
+            full = len(tokens) == self.block_bytes
+            chain = Chain(parent, context, tokens, depth, full, len(self._known) + 1)
+            self._known[key] = chain
+        return chain
+
+    def statics(self, num_blocks: int) -> dict[Path, Any]:
+        """The static words of the chapter `sequences`, for a pool of this size."""
+        blocks = ("cache", "blocks")
+        return {
+            (*blocks, "padding"): 0,
+            (*blocks, "usable"): frozenset(range(1, num_blocks)),
+            ("cache", "nothing"): NOTHING,
+            ("cache", "covers"): covers,
+            ("cache", "full"): lambda c: c.full,
+            ("parent",): lambda c: c.parent or NOTHING,
+            ("depth",): lambda c: c.depth,
+        }
+
+
+def covers(chain: Any, part: Any) -> bool:
+    """Whether a block that holds the chain can be read as the part: same blocks before, and these tokens first."""
+    if chain is part or part is NOTHING:
+        return True
+    if not isinstance(chain, Chain) or not isinstance(part, Chain) or chain is NOTHING:
+        return False
+    if chain.parent is not part.parent or (chain.depth == 0 and chain.context != part.context):
+        return False
+    return chain.tokens.startswith(part.tokens)
