@@ -48,6 +48,10 @@ class Sanitizer:
         """Report on this manager's handles, without keeping it alive."""
         self._manager = weakref.ref(manager)
 
+    def unwatch(self) -> None:
+        """Report no more lost handles: their manager is going away as a whole."""
+        self._manager = None
+
     def watches(self, manager: BlockManager) -> bool:
         """Whether a lost handle of this manager matters: it is alive and not closed."""
         return self._manager is not None and self._manager() is manager and not manager.closed_

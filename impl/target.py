@@ -92,6 +92,12 @@ class TorchTarget:
             record_events=record_events,
         )
 
+    def __del__(self) -> None:
+        # A target that is dropped without close takes its handles along; nobody has lost them.
+        sanitizer = getattr(self, "sanitizer_", None)
+        if sanitizer is not None:
+            sanitizer.unwatch()
+
     # -- operations --------------------------------------------------------------------------------------------------
     @_operation
     def start(self, seq: str, tokens: Iterable[int], context: Context) -> None:
