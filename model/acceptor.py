@@ -1,0 +1,715 @@
+"""The acceptor: drives a target, looks at what it shows, and judges it by the spec.
+
+Whatever a target decides (which free block, which victim, when a key is dropped) is read from its observations and
+made as an event of the model; an event that the spec does not allow is the verdict. What is observed beyond that (free
+ids, counters, reference counts, keys, device contents) is compared with the model's state after each operation, or, in
+long runs, now and then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import xxhash
+
+from kvspec.model import operations as ops
+from kvspec.model.compiled import InvariantError, StepError
+from kvspec.model.conformance import CacheEvent, Capability, Context, MisuseError, PoolConfig, Tags, Target
+from kvspec.model.operations import Operation, Pool
+from kvspec.model.workload import CHAIN_START, ChainState, chain_tags
+from kvspec.model.world import Chain
+
+
+class Family(StrEnum):
+    """What kind of promise a violation breaks; one line each in a report."""
+
+    PARTITION = "partition"
+    HOLDERS = "holders"
+    RESERVED = "reserved"
+    MAP_TRUTH = "map_truth"
+    PUBLISH_AFTER_WRITE = "publish_after_write"
+    NO_REUSE_WHILE_USED = "no_reuse_while_used"
+    EXCLUSIVE_WRITER = "exclusive_writer"
+    ATOMIC_FAILURE = "atomic_failure"
+    DRAIN = "drain"
+    KEY = "key"
+    USAGE = "usage"
+    PROGRESS = "progress"
+    CONTENT = "content"
+    MISUSE = "misuse"
+    INVARIANT = "invariant"
+
+
+class Violation(Exception):
+    """The first thing that no correct manager could have done.
+
+    Attributes:
+        family: the kind of promise that is broken.
+        rule: name of the invariant, event or check.
+        what: one sentence with the ids.
+        operation: the call, and its number from 1.
+    """
+
+    def __init__(self, family: Family, rule: str, what: str) -> None:
+        self.family, self.rule, self.what = family, rule, what
+        self.operation: str = ""
+        self.number = 0
+        self.before: list[str] = []
+        self.after: list[str] = []
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        at = f"operation {self.number} ({self.operation}): " if self.number else ""
+        return f"{at}{self.family}/{self.rule}: {self.what}"
+
+
+_STEP_FAMILIES: Final = {
+    "take": Family.NO_REUSE_WHILE_USED,
+    "mount": Family.MAP_TRUTH,
+    "evict": Family.NO_REUSE_WHILE_USED,
+    "write": Family.EXCLUSIVE_WRITER,
+    "publish": Family.PUBLISH_AFTER_WRITE,
+    "copy_on_write": Family.NO_REUSE_WHILE_USED,
+    "drop": Family.HOLDERS,
+    "hold": Family.HOLDERS,
+    "unhold": Family.HOLDERS,
+}
+
+
+class Acceptor:
+    """A target together with its judge; its operations are those of `Target`.
+
+    Args:
+        target: an instance of the target.
+        config: the pool that it was made with.
+        every: compare all observations after every n-th operation (0: only when `sweep` is called).
+        watch: re-evaluate the spec's invariants after each event.
+
+    Raises (by the operations):
+        Violation: the target did something that the spec does not allow.
+        MisuseError: the call was an error, as expected, and the target said so and kept its state.
+    """
+
+    def __init__(self, target: Target, config: PoolConfig, *, every: int = 1, watch: bool = True) -> None:
+        self.target, self.config, self.every = target, config, every
+        self.capabilities = target.capabilities
+        self.hit_limit = target.hit_limit
+        self.pool = Pool(config, watch)
+        self.counts: Counter[str] = Counter()
+        self.number = 0
+        self.closed = False
+        self.events: list[CacheEvent] = []
+        self._handles: dict[str, tuple[int, int]] = {}
+        self._released: dict[str, int] = {}
+        self._keys: dict[Chain, bytes] = {}
+        self._chains: dict[bytes, Chain] = {}
+        self._tags: dict[str, tuple[Tags, ChainState | None]] = {}
+        self._published_up_to: dict[str, int] = {}
+        self._prepared: dict[str, int] = {}
+
+    def sees(self, capability: Capability) -> bool:
+        return capability in self.capabilities
+
+    # -- one operation -------------------------------------------------------------------------------------------
+
+    def _judge(
+        self,
+        name: str,
+        call: Callable[[], Any],
+        explain: Callable[[Any], None],
+        misuse: str | None,
+        either: bool = False,
+    ) -> Any:
+        """Make the call, explain its outcome by events, compare observations.
+
+        With ``misuse`` the call must be an error, with ``either`` it may be one.
+        """
+        self.number += 1
+        self.counts[name.split()[0]] += 1
+        try:
+            if self.closed:
+                misuse = "the target is closed"
+            if misuse is not None:
+                return self._expect_misuse(call, misuse)
+            result = self._may_refuse(call) if either else self._call(call)
+            try:
+                explain(result)
+            except StepError as error:
+                raise self._forbidden(error) from error
+            except InvariantError as error:
+                raise Violation(Family.INVARIANT, error.broken.statement.name, str(error)) from error
+            if self.every and self.number % self.every == 0:
+                self.compare()
+            return result
+        except Violation as violation:
+            violation.number, violation.operation = self.number, name
+            raise
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except MisuseError as error:
+            raise Violation(Family.MISUSE, "legal_call_refused", f"a legal call was answered with: {error}") from error
+        except Exception as error:
+            what = f"the target failed with {type(error).__name__}: {error}"
+            raise Violation(Family.MISUSE, "crash", what) from error
+
+    def _may_refuse(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except MisuseError:
+            self._unchanged()
+            raise
+        except Exception as error:
+            raise Violation(Family.MISUSE, "crash", f"the target failed with {type(error).__name__}: {error}") from error
+
+    def _unchanged(self) -> None:
+        """After an error the target shows what it showed before."""
+        self.counts["errors"] += 1
+        if self.every and not self.closed:
+            self._quiet(Family.ATOMIC_FAILURE, "error_changes_nothing")
+            self.compare()
+
+    def _expect_misuse(self, call: Callable[[], Any], misuse: str) -> Any:
+        try:
+            result = call()
+        except MisuseError:
+            self._unchanged()
+            raise
+        except Exception as error:
+            what = f"{misuse}; the target failed with {type(error).__name__}: {error}"
+            raise Violation(Family.MISUSE, "crash", what) from error
+        raise Violation(Family.MISUSE, "error_expected", f"{misuse}; the target accepted the call and said {result!r}")
+
+    def _forbidden(self, error: StepError) -> Violation:
+        family = _STEP_FAMILIES.get(error.event.name, Family.INVARIANT)
+        arguments = " ".join(map(str, error.arguments))
+        what = f"{error.event.name} {arguments}: {self._reason(error)}"
+        return Violation(family, error.event.name, what)
+
+    def _reason(self, error: StepError) -> str:
+        line = error.requirement.where
+        held = [a for a in error.arguments if isinstance(a, int)]
+        shown = "; ".join(f"block {b} is {self.holders(b)}" for b in held)
+        return f"the spec forbids it here ({line}){'; ' + shown if shown else ''}"
+
+    def holders(self, block: int) -> str:
+        """Who holds a block, in words."""
+        if block == 0:
+            return "the padding block"
+        found = self.pool.holders.get(block)
+        if not found:
+            return "free"
+        return "held by " + ", ".join(sorted(f"{h[1]}[{h[2]}]" if h[0] == "seq_at" else _other(h) for h in found))
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def start(self, seq: str, tokens: Sequence[int], context: Context | None = None) -> None:
+        context = context or Context()
+        misuse = f"{seq} exists already" if seq in self.pool.requests else _bad_tokens(tokens)
+
+        def explain(_: Any) -> None:
+            self.pool.start(seq, tokens, context)
+            self._tags[seq] = (np.empty(0, np.int64), context_start(context))
+
+        self._judge(f"start {seq}", lambda: self.target.start(seq, tokens, context), explain, misuse)
+
+    def append(self, seq: str, tokens: Sequence[int]) -> None:
+        misuse = self._unknown(seq) or _bad_tokens(tokens)
+        explain = lambda _: self.pool.append(seq, tokens)  # noqa: E731
+        self._judge(f"append {seq}", lambda: self.target.append(seq, tokens), explain, misuse)
+
+    def allocate_shared(self, seq: str) -> int:
+        misuse = self._unknown(seq) or (f"{seq} has blocks already" if self.pool.size(seq) else None)
+
+        def explain(hit: int) -> None:
+            self._events()
+            size, known = self.config.block_size, len(self.pool.requests[seq].tokens)
+            limit = known if self.hit_limit == "all" else max(0, known - 1)
+            best = self.pool.hit(seq, limit) if self.config.enable_prefix_cache else 0
+            if hit % size or hit > limit or hit < 0:
+                raise Violation(Family.MAP_TRUTH, "hit_length", f"a hit of {hit} tokens, expected at most {limit}")
+            if hit // size > best:
+                what = f"a hit of {hit // size} blocks; only {best} blocks of this prefix are published"
+                raise Violation(Family.MAP_TRUTH, "hit_unpublished", what)
+            if hit // size < best:
+                what = f"a hit of {hit // size} blocks; {best} blocks of this prefix are matchable"
+                raise Violation(Family.MAP_TRUTH, "hit_longest", what)
+            self.pool.mount(seq, hit // size)
+            self._same_table(seq)
+            self.counts["hits"] += hit > 0
+            self._read(seq, 0, hit)
+
+        return int(self._judge(f"allocate_shared {seq}", lambda: self.target.allocate_shared(seq), explain, misuse))
+
+    def allocate(self, seq: str, num_tokens: int) -> bool:
+        misuse = self._unknown(seq)
+        if misuse is None and not 0 <= num_tokens <= len(self.pool.requests[seq].tokens):
+            misuse = f"room for {num_tokens} of {len(self.pool.requests[seq].tokens)} known tokens"
+
+        def explain(granted: bool) -> None:
+            if granted:
+                self._granted(seq, num_tokens)
+            else:
+                self._refused(seq, num_tokens)
+
+        name = f"allocate {seq} {num_tokens}"
+        return bool(self._judge(name, lambda: self.target.allocate(seq, num_tokens), explain, misuse))
+
+    def _granted(self, seq: str, num_tokens: int) -> None:
+        self._events()
+        table = self.target.block_table(seq)
+        have = self.pool.size(seq)
+        if len(table) * self.config.block_size < num_tokens:
+            what = f"{num_tokens} tokens were granted, the table of {seq} has {len(table)} blocks"
+            raise Violation(Family.PROGRESS, "room_granted", what)
+        if len(table) < have:
+            raise Violation(Family.HOLDERS, "table_kept", f"{seq} had {have} blocks and has {len(table)}")
+        first = self.pool.requests[seq].computed // self.config.block_size
+        for index in range(min(first, have), have):
+            if table[index] != self.pool.block(seq, index):
+                self.counts["copies"] += 1
+                self._hidden_eviction(table[index])
+                self.pool.copy(seq, index, table[index])
+        for block in table[have:]:
+            if block == 0:
+                raise Violation(Family.RESERVED, "padding_handed_out", f"{seq} was given the padding block")
+            self._hidden_eviction(block)
+            self.pool.take(seq, block)
+        self._prepared[seq] = num_tokens
+
+    def _refused(self, seq: str, num_tokens: int) -> None:
+        self.counts["refusals"] += 1
+        self._quiet(Family.ATOMIC_FAILURE, "refusal_changes_nothing")
+        self._same_table(seq)
+        more = max(0, self.pool.blocks_for(num_tokens) - self.pool.size(seq))
+        copies = len(self.pool.writes_shared(seq, num_tokens))
+        free, idle = len(self.pool.free), self.pool.reclaimable
+        if more + copies <= free + idle:
+            what = f"{more + copies} blocks were refused with {free} free and {idle} reclaimable"
+            raise Violation(Family.PROGRESS, "refused_for_cause", what)
+
+    def write(self, batch: Sequence[tuple[str, int | Tags]]) -> None:
+        """One forward step; an int stands for that many next tokens, with the contents that they must have."""
+        misuse = next((m for m in (self._bad_write(s, _count(t)) for s, t in batch) if m), None)
+        tagged = [] if misuse else [(s, self._tag(s, t)) for s, t in batch]
+        names = " ".join(f"{s} {_count(t)}" for s, t in batch[:3])
+        given: list[tuple[str, Tags]] = tagged or [(s, np.zeros(max(_count(t), 0), np.int64)) for s, t in batch]
+
+        def explain(_: Any) -> None:
+            self._events()
+            for seq, tags in tagged:
+                self.pool.write(seq, len(tags))
+                self.counts["tokens"] += len(tags)
+
+        either = misuse is None and any(self._unprepared(s, _count(t)) for s, t in batch)
+        self._judge(f"write {names}", lambda: self.target.write(given), explain, misuse, either)
+
+    def read(self, seq: str, start: int, stop: int) -> Tags:
+        """Contents of computed tokens, checked against what the tokens must have left there."""
+        return self._read(seq, start, stop)
+
+    def cache(self, seq: str) -> None:
+        def explain(_: Any) -> None:
+            self._published(seq, self._events(seq))
+
+        self._judge(f"cache {seq}", lambda: self.target.cache(seq), explain, self._unknown(seq))
+
+    def deallocate(self, seq: str) -> None:
+        def explain(_: Any) -> None:
+            self._published(seq, self._events(seq))
+            self._forget(seq)
+
+        self._judge(f"deallocate {seq}", lambda: self.target.deallocate(seq), explain, self._unknown(seq))
+
+    def preempt(self, seq: str) -> None:
+        def explain(_: Any) -> None:
+            self._events(seq)
+            self.pool.preempt(seq)
+            self._new_holders(seq)
+            self._same_table(seq)
+
+        self._judge(f"preempt {seq}", lambda: self.target.preempt(seq), explain, self._unknown(seq))
+
+    def abort(self, seq: str) -> None:
+        def explain(_: Any) -> None:
+            self._events(seq)
+            self._forget(seq)
+
+        self._judge(f"abort {seq}", lambda: self.target.abort(seq), explain, self._unknown(seq))
+
+    def fork(self, parent: str, child: str) -> None:
+        misuse = self._unknown(parent) or (f"{child} exists already" if child in self.pool.requests else None)
+
+        def explain(_: Any) -> None:
+            self._events()
+            self.pool.fork(parent, child)
+            self._tags[child] = self._tags[parent]
+            self._new_holders(parent)
+            self._same_table(child)
+            self._same_table(parent)
+
+        self._judge(f"fork {parent} {child}", lambda: self.target.fork(parent, child), explain, misuse)
+
+    def truncate(self, seq: str, num_tokens: int) -> None:
+        misuse = self._unknown(seq)
+        if misuse is None and not 0 <= num_tokens <= len(self.pool.requests[seq].tokens):
+            misuse = f"{num_tokens} tokens kept of {len(self.pool.requests[seq].tokens)}"
+
+        def explain(_: Any) -> None:
+            self._events(seq)
+            self.pool.truncate(seq, num_tokens)
+            self._new_holders(seq)
+            self.pool.drop_to(seq, max(self.pool.blocks_for(num_tokens), len(self.target.block_table(seq))))
+            self._tags[seq] = (self._tags[seq][0][:num_tokens], None)
+            self._same_table(seq)
+
+        self._judge(f"truncate {seq} {num_tokens}", lambda: self.target.truncate(seq, num_tokens), explain, misuse)
+
+    def evict(self, num_blocks: int) -> int:
+        misuse = f"eviction of {num_blocks} blocks" if num_blocks < 0 else None
+        idle = self.pool.reclaimable
+
+        def explain(freed: int) -> None:
+            before = len(self.pool.free)
+            self._events()
+            self._seen_evictions()
+            if self._shows_keys() and freed != len(self.pool.free) - before:
+                what = f"{freed} blocks reported as evicted, {len(self.pool.free) - before} became free"
+                raise Violation(Family.PARTITION, "evicted_count", what)
+            if freed != min(num_blocks, idle):
+                what = f"{freed} of {num_blocks} blocks evicted with {idle} reclaimable"
+                raise Violation(Family.PROGRESS, "evict_enough", what)
+
+        return int(self._judge(f"evict {num_blocks}", lambda: self.target.evict(num_blocks), explain, misuse))
+
+    def reset(self) -> bool:
+        def explain(done: bool) -> None:
+            dropped = {e.key for e in self._drain() if e.kind == "removed"}
+            if not done:
+                return
+            missing = [k for k in self.pool.cached if k in self._keys and self._keys[k] not in dropped]
+            if self.sees(Capability.EVENTS) and missing:
+                raise Violation(Family.MAP_TRUTH, "reset_forgets", f"{missing[0]} was not reported as removed")
+            self.pool.reset()
+
+        return bool(self._judge("reset", lambda: self.target.reset(), explain, None))
+
+    def hold(self, seq: str, index: int, name: str) -> None:
+        """An outside holder of the block at a place of a table."""
+        misuse = self._unknown(seq) or (f"{name} holds a block already" if name in self._handles else None)
+        block = -1
+        if misuse is None:
+            inside = 0 <= index < self.pool.size(seq)
+            block, misuse = (self.pool.block(seq, index), None) if inside else (-1, f"{seq} has no block {index}")
+
+        def explain(handle: int) -> None:
+            self.pool.hold(block, name)
+            self._new_holders(*self.pool.requests)
+            self._handles[name] = (handle, block)
+
+        self._judge(f"hold {seq} {index} {name}", lambda: self.target.hold(block), explain, misuse)
+
+    def release(self, name: str) -> None:
+        known = self._handles.get(name)
+        misuse = None if known else f"{name} holds no block"
+        handle = known[0] if known else self._released.get(name, -1)
+
+        def explain(_: Any) -> None:
+            assert known is not None
+            self.pool.unhold(known[1], name)
+            self._released[name] = self._handles.pop(name)[0]
+
+        self._judge(f"release {name}", lambda: self.target.release(handle), explain, misuse)
+
+    def close(self) -> None:
+        self.number += 1
+        self.target.close()
+        self.closed = True
+
+    def do(self, operation: Operation) -> Any:
+        """Run one operation given as data."""
+        match operation:
+            case ops.Start():
+                return self.start(operation.seq, operation.tokens, operation.context)
+            case ops.Write():
+                return self.write([(operation.seq, operation.num_tokens)])
+        name = type(operation).__struct_config__.tag
+        arguments = [getattr(operation, f) for f in operation.__struct_fields__]
+        return getattr(self, str(name))(*arguments)
+
+    # -- observations --------------------------------------------------------------------------------------------
+
+    def _drain(self) -> list[CacheEvent]:
+        if not self.sees(Capability.EVENTS):
+            return []
+        found = list(self.target.drain_events())
+        self.events = found
+        self.counts["evictions"] += sum(e.kind == "removed" for e in found)
+        return found
+
+    def _events(self, seq: str | None = None) -> list[CacheEvent]:
+        """Make the cache changes that the target reports as events of the model."""
+        found = self._drain()
+        for e in found:
+            if e.kind == "stored":
+                self._stored(e, seq)
+            else:
+                self._removed(e)
+        return found
+
+    def _stored(self, e: CacheEvent, seq: str | None) -> None:
+        place = None if seq is None else self._place_of(seq, e.block_id)
+        if seq is None or place is None:
+            raise Violation(Family.PUBLISH_AFTER_WRITE, "stored_by_owner", f"block {e.block_id} got a key by no call")
+        request, size = self.pool.requests[seq], self.config.block_size
+        if (place + 1) * size > request.computed:
+            what = f"block {e.block_id} ({seq}[{place}]) got a key before it was completely written"
+            raise Violation(Family.PUBLISH_AFTER_WRITE, "publish", what)
+        chain = request.chain(place, (place + 1) * size, self.pool.chains)
+        self.pool.publish(seq, place)
+        self._learn(chain, e.key)
+
+    def _place_of(self, seq: str, block: int) -> int | None:
+        size = self.config.block_size
+        full = min(self.pool.size(seq), self.pool.requests[seq].computed // size)
+        published = self._published_up_to.get(seq, 0)
+        for i in (*range(published, self.pool.size(seq)), *range(min(published, full))):
+            if self.pool.block(seq, i) == block:
+                self._published_up_to[seq] = i + 1
+                return i
+        return None
+
+    def _learn(self, chain: Chain, key: bytes) -> None:
+        """One key for one content: the target's key and the chain must determine each other."""
+        if self._keys.setdefault(chain, key) != key:
+            raise Violation(Family.KEY, "equal_content_equal_key", f"{chain} has two keys")
+        if self._chains.setdefault(key, chain) is not chain:
+            what = f"{chain} and {self._chains[key]} (or their contexts) share a key"
+            raise Violation(Family.KEY, "equal_key_equal_content", what)
+
+    def _removed(self, e: CacheEvent) -> None:
+        chain = self._chains.get(e.key)
+        if chain is None or chain not in self.pool.cached:
+            raise Violation(Family.MAP_TRUTH, "removed_was_stored", f"a key of block {e.block_id} that was not there")
+        if self.pool.entry[chain] != e.block_id:
+            what = f"the key of block {self.pool.entry[chain]} is reported as removed from block {e.block_id}"
+            raise Violation(Family.MAP_TRUTH, "removed_block", what)
+        self.pool.evict(chain)
+
+    def _shows_keys(self) -> bool:
+        return self.sees(Capability.EVENTS) or self.sees(Capability.CACHED_KEYS)
+
+    def _hidden_eviction(self, block: int) -> None:
+        """A target that shows no events has evicted what it hands out, if only the cache held it."""
+        if self.sees(Capability.EVENTS):
+            return
+        held = self.pool.holders.get(block, set())
+        if len(held) == 1 and next(iter(held))[0] == "cache_of":
+            self.counts["evictions"] += 1
+            self.pool.evict(next(iter(held))[1])
+
+    def _seen_evictions(self) -> None:
+        """The same for a target that shows its keys, but no events."""
+        if self.sees(Capability.EVENTS) or not self.sees(Capability.CACHED_KEYS):
+            return
+        left = set(self.target.cached().values())
+        for chain in [c for c in self.pool.cached if self.pool.entry[c] not in left]:
+            self.counts["evictions"] += 1
+            self.pool.evict(chain)
+
+    def _published(self, seq: str, found: Sequence[CacheEvent]) -> None:
+        """After a call that publishes, every full computed block has its key."""
+        if not self.config.enable_prefix_cache:
+            return
+        missing = self.pool.publishable(seq)
+        if self.sees(Capability.EVENTS):
+            if missing:
+                place = missing[0]
+                what = f"{seq}[{place}] (block {self.pool.block(seq, place)}) is full and written, and has no key"
+                raise Violation(Family.MAP_TRUTH, "published", what)
+            return
+        for place in missing:
+            self.pool.publish(seq, place)
+
+    def _same_table(self, seq: str) -> None:
+        shown, known = list(self.target.block_table(seq)), self.pool.table(seq)
+        if shown != known:
+            at = next((i for i, (a, b) in enumerate(zip(shown, known, strict=False)) if a != b), None)
+            what = f"{len(shown)} blocks, expected {len(known)}"
+            if at is not None:
+                what = f"block {shown[at]} at place {at}, expected block {known[at]}"
+            raise Violation(Family.MAP_TRUTH, "table", f"the table of {seq} has {what}")
+
+    def _quiet(self, family: Family, rule: str) -> None:
+        """The target changed nothing in its cache."""
+        found = self._drain()
+        if found:
+            what = f"block {found[0].block_id} was {found[0].kind} by a call that did nothing"
+            raise Violation(family, rule, what)
+
+    def _read(self, seq: str, start: int, stop: int) -> Tags:
+        if not self.sees(Capability.CONTENTS) or stop <= start:
+            return np.empty(0, np.int64)
+        found = np.asarray(self.target.read(seq, start, stop))
+        wanted = self._wanted(seq, stop)[start:stop]
+        if len(found) != len(wanted) or not np.array_equal(found, wanted):
+            at = start + int(np.argmax(found != wanted)) if len(found) == len(wanted) else start
+            block = self.pool.block(seq, at // self.config.block_size)
+            what = f"token {at} of {seq} (block {block}) reads as other content than was computed for it"
+            raise Violation(Family.CONTENT, "content", what)
+        self.counts["reads"] += 1
+        return found
+
+    def _wanted(self, seq: str, stop: int) -> Tags:
+        tags, state = self._tags[seq]
+        request = self.pool.requests[seq]
+        if len(tags) < stop:
+            if state is None:
+                tags, state = tags[:0], context_start(request.context)
+            more, state = chain_tags(np.array(request.tokens[len(tags) :], dtype=np.int64), state)
+            tags = np.concatenate((tags, more))
+            self._tags[seq] = (tags, state)
+        return tags
+
+    def _tag(self, seq: str, wanted: int | Tags) -> Tags:
+        if not isinstance(wanted, int):
+            return wanted
+        done = self.pool.requests[seq].computed
+        return self._wanted(seq, done + wanted)[done : done + wanted]
+
+    def compare(self) -> None:
+        """Compare everything that the target shows with the model."""
+        pool, target = self.pool, self.target
+        if self.sees(Capability.FREE_IDS):
+            _same_ids("free", target.free_ids(), pool.free)
+        if self.sees(Capability.FREE_COUNT) and target.free_count() != len(pool.free):
+            what = f"the target counts {target.free_count()} free blocks, there are {len(pool.free)}"
+            raise Violation(Family.PARTITION, "free_count", what)
+        if self.sees(Capability.USED_COUNT) and target.used_count() != pool.used:
+            what = f"the target counts {target.used_count()} used blocks, {pool.used} are held by sequences"
+            raise Violation(Family.USAGE, "used_count", what)
+        if self.sees(Capability.REF_COUNTS):
+            self._compare_references()
+        if self.sees(Capability.CACHED_KEYS):
+            self._compare_keys()
+        for seq, request in pool.requests.items():
+            self._same_table(seq)
+            if target.num_computed(seq) != request.computed:
+                what = f"{seq} has {target.num_computed(seq)} computed tokens, expected {request.computed}"
+                raise Violation(Family.CONTENT, "computed", what)
+            self._read(seq, 0, request.computed)
+
+    def _compare_references(self) -> None:
+        for block in range(1, self.config.num_blocks):
+            shown, known = self.target.ref_count(block), len(self.pool.holders.get(block, ()))
+            if shown != known:
+                what = f"block {block} has reference count {shown} and is {self.holders(block)}"
+                raise Violation(Family.HOLDERS, "ref_count", what)
+
+    def _compare_keys(self) -> None:
+        shown = dict(self.target.cached())
+        ids = Counter(shown.values())
+        known = Counter(self.pool.entry[c] for c in self.pool.cached)
+        for block in ids.keys() | known.keys():
+            if ids[block] != known[block]:
+                what = f"block {block} has {ids[block]} keys, expected {known[block]}"
+                raise Violation(Family.MAP_TRUTH, "cached_keys", what)
+        for key, block in shown.items():
+            chain = self._chains.get(key)
+            if chain is not None and self.pool.entry.get(chain) != block:
+                raise Violation(Family.MAP_TRUTH, "cached_keys", f"the key of {chain} leads to block {block}")
+
+    def sweep(self) -> None:
+        """All observations, and every invariant of the spec on the whole state."""
+        self.compare()
+        for broken in self.pool.machine.sweep():
+            raise Violation(Family.INVARIANT, broken.statement.name, str(broken))
+
+    def drain(self) -> None:
+        """End all sequences and outside holders, drop the cache: every usable block must be free."""
+        for name in list(self._handles):
+            self.release(name)
+        for seq in list(self.pool.requests):
+            self.abort(seq)
+        self.reset()
+        self.compare()
+        usable = self.config.num_blocks - 1
+        if len(self.pool.free) != usable:
+            raise Violation(Family.DRAIN, "drain", f"{len(self.pool.free)} of {usable} blocks are free at the end")
+
+    # -- small things --------------------------------------------------------------------------------------------
+
+    def _unknown(self, seq: str) -> str | None:
+        return None if seq in self.pool.requests else f"{seq} is unknown"
+
+    def _bad_write(self, seq: str, count: int) -> str | None:
+        if seq not in self.pool.requests:
+            return f"{seq} is unknown"
+        request = self.pool.requests[seq]
+        room = self.pool.size(seq) * self.config.block_size
+        if not 0 <= count <= min(room, len(request.tokens)) - request.computed:
+            return f"{count} tokens written by {seq} with room for {room} and {len(request.tokens)} known"
+        return None
+
+    def _unprepared(self, seq: str, count: int) -> bool:
+        """The write would touch blocks with other holders, and no allocate has asked for it since they came."""
+        end = self.pool.requests[seq].computed + count
+        return end > self._prepared.get(seq, 0) and bool(self.pool.writes_shared(seq, end))
+
+    def _new_holders(self, *seqs: str) -> None:
+        """Blocks of these sequences got other holders: room that was granted before may have to be copied first."""
+        for seq in seqs:
+            self._prepared.pop(seq, None)
+
+    def _forget(self, seq: str) -> None:
+        self._new_holders(seq)
+        self.pool.forget(seq)
+        self._tags.pop(seq, None)
+        self._published_up_to.pop(seq, None)
+
+    # the observations of the target itself, for those who drive the acceptor as a target
+
+    def block_table(self, seq: str) -> Sequence[int]:
+        return self.target.block_table(seq)
+
+    def num_computed(self, seq: str) -> int:
+        return self.target.num_computed(seq)
+
+    def free_count(self) -> int:
+        return self.target.free_count()
+
+    def used_count(self) -> int:
+        return self.target.used_count()
+
+
+def context_start(context: Context) -> ChainState:
+    """Where the tags of a context's tokens begin: the same tokens leave other contents under another adapter."""
+    if context == Context():
+        return CHAIN_START
+    return ChainState(xxhash.xxh3_64_intdigest(msgspec.json.encode(context)), 0)
+
+
+def _same_ids(name: str, shown: set[int], known: set[int]) -> None:
+    if shown == known:
+        return
+    extra, lost = sorted(shown - known), sorted(known - shown)
+    what = f"blocks {extra} are {name} for the target only" if extra else f"blocks {lost} should be {name} and are not"
+    raise Violation(Family.PARTITION, f"{name}_ids", what)
+
+
+def _other(holder: tuple[Any, ...]) -> str:
+    return f"the cache of {holder[1]}" if holder[0] == "cache_of" else f"the outside holder {holder[1]}"
+
+
+def _count(tags: int | Tags) -> int:
+    return tags if isinstance(tags, int) else len(tags)
+
+
+def _bad_tokens(tokens: Sequence[int]) -> str | None:
+    return "a negative token" if len(tokens) and min(tokens) < 0 else None
