@@ -109,7 +109,6 @@ class Acceptor:
         self._keys: dict[Chain, bytes] = {}
         self._chains: dict[bytes, Chain] = {}
         self._tags: dict[str, tuple[Tags, ChainState | None]] = {}
-        self._published_up_to: dict[str, int] = {}
         self._prepared: dict[str, int] = {}
 
     def sees(self, capability: Capability) -> bool:
@@ -476,14 +475,8 @@ class Acceptor:
         self._learn(chain, e.key)
 
     def _place_of(self, seq: str, block: int) -> int | None:
-        size = self.config.block_size
-        full = min(self.pool.size(seq), self.pool.requests[seq].computed // size)
-        published = self._published_up_to.get(seq, 0)
-        for i in (*range(published, self.pool.size(seq)), *range(min(published, full))):
-            if self.pool.block(seq, i) == block:
-                self._published_up_to[seq] = i + 1
-                return i
-        return None
+        """Where the block stands in the sequence's table."""
+        return next((h[2] for h in self.pool.holders.get(block, ()) if h[0] == "seq_at" and h[1] == seq), None)
 
     def _learn(self, chain: Chain, key: bytes) -> None:
         """One key for one content: the target's key and the chain must determine each other."""
@@ -671,7 +664,6 @@ class Acceptor:
         self._new_holders(seq)
         self.pool.forget(seq)
         self._tags.pop(seq, None)
-        self._published_up_to.pop(seq, None)
 
     # the observations of the target itself, for those who drive the acceptor as a target
 
