@@ -40,13 +40,19 @@ def plot_replay(report: ReplayReport, path: str | Path, *, title: str = "", over
     """
     if Path(path).exists() and not overwrite:
         raise PlotError(f"{path}: the file exists; expected a new name, or overwriting asked for")
-    picture = BytesIO()
-    _draw(report, title).savefig(picture, format="png", dpi=110)
+    picture = draw_replay(report, title)
     try:
         with Path(path).open("wb" if overwrite else "xb") as file:
-            file.write(picture.getvalue())
+            file.write(picture)
     except OSError as error:
         raise PlotError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def draw_replay(report: ReplayReport, title: str = "") -> bytes:
+    """The picture of `plot_replay` as the bytes of a PNG file."""
+    picture = BytesIO()
+    _draw(report, title).savefig(picture, format="png", dpi=110)
+    return picture.getvalue()
 
 
 def _draw(report: ReplayReport, title: str) -> Figure:

@@ -1,0 +1,139 @@
+"""``kvspec replay``: a request trace on a manager, with every invariant watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvspec.cli.errors import fail_input
+from kvspec.cli.options import ForceOption, JsonOption
+from kvspec.cli.output import Exit, JsonFile, OutputFile, console, exit_for, on_interrupt, progress
+from kvspec.cli.targets import load_target
+from kvspec.model.conformance import PoolConfig
+from kvspec.model.generate_workload import generate_requests
+from kvspec.model.judged import JudgedReplay
+from kvspec.model.plot import draw_replay
+from kvspec.model.replay import ReplayOptions, ReplayReport
+from kvspec.model.workload import Request, WorkloadError, check_block_size, read_requests, shared_prefixes
+
+BUILT_IN = "builtin"
+
+
+def replay(
+    workload: Annotated[str, typer.Argument(help="A trace in the Mooncake format (JSON lines), or 'builtin'.")],
+    target: Annotated[str, typer.Option(help="torch, model, or package.module:attribute.")] = "torch",
+    requests: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+    block_size: Annotated[int, typer.Option(help="Tokens per block; divides 512.")] = 16,
+    blocks: Annotated[int, typer.Option(help="Physical blocks of the pool, padding included.")] = 20_000,
+    step_ms: Annotated[int, typer.Option(help="Virtual milliseconds of one engine step.")] = 30,
+    max_running: Annotated[int | None, typer.Option(help="Requests that may run at once.")] = None,
+    sweep_steps: Annotated[int, typer.Option(min=1, help="Compare the whole state every so many steps.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the built-in workload.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw occupancy, hits and evictions as a PNG file.")] = None,
+    json: JsonOption = None,
+    force: ForceOption = False,
+) -> Exit:
+    """Replay a request trace on a manager with every invariant watched."""
+    config, options = _settings(blocks, block_size, step_ms, max_running)
+    result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
+    wanted = read_workload(workload, requests, seed)
+    with progress("requests", len(wanted)) as bar:
+        seen = [0]
+
+        def advance(finished: int, note: str) -> None:
+            bar.advance(finished - seen[0], note)
+            seen[0] = finished
+
+        run = JudgedReplay(
+            load_target(target),
+            config,
+            wanted,
+            options,
+            sweep_steps=sweep_steps,
+            on_step=lambda s: advance(s.finished, f"{s.running} running"),
+        )
+        report = run.run()
+    verdict = verdict_of(run, report)
+    code = exit_for([verdict])
+
+    def write() -> None:
+        body = {"workload": workload, "target": target, "verdict": verdict, "report": report}
+        result.write("replay", body, exit=code, complete=not report.statistics.interrupted)
+        if plot is not None:
+            picture.write_bytes(draw_replay(report, f"{workload}: {len(wanted)} requests on {target}"))
+
+    describe(run, report, wanted, verdict)
+    if report.statistics.interrupted:
+        with on_interrupt(write):
+            raise KeyboardInterrupt
+    write()
+    return code
+
+
+def _settings(blocks: int, block_size: int, step_ms: int, max_running: int | None) -> tuple[PoolConfig, ReplayOptions]:
+    try:
+        check_block_size(block_size)
+        options = ReplayOptions(step_ms=step_ms, max_running=max_running)
+        return PoolConfig(num_blocks=blocks, block_size=block_size), options
+    except ValueError as error:
+        fail_input(str(error))
+
+
+def read_workload(workload: str, requests: int | None, seed: int) -> list[Request]:
+    """The requests of a trace file, or of the built-in generator (200 unless told otherwise).
+
+    Raises:
+        InputError: the file cannot be read, or a line of it is broken.
+    """
+    if workload == BUILT_IN:
+        return list(generate_requests(requests or 200, seed))
+    try:
+        return list(read_requests(workload, requests))
+    except WorkloadError as error:
+        fail_input(str(error))
+
+
+def verdict_of(run: JudgedReplay, report: ReplayReport) -> str:
+    """holds, violated or interrupted."""
+    if run.violation is not None or report.violations:
+        return "violated"
+    return "interrupted" if report.statistics.interrupted else "holds"
+
+
+def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request], verdict: str) -> None:
+    """What was seen, for a reader."""
+    s, config = report.statistics, report.config
+    limit = shared_prefixes(
+        requests, config.block_size, hit_limit=run.acceptor.hit_limit, step_ms=report.options.step_ms
+    )
+    out = console()
+    out.print(f"pool         {config.num_blocks - 1} usable blocks of {config.block_size} tokens")
+    out.print(f"requests     {s.finished} finished, {s.rejected} larger than the pool, {s.waiting + s.running} left")
+    out.print(
+        f"hits         {s.hit_tokens} of {s.prompt_tokens} prompt tokens ({100 * s.hit_rate:.1f} %); "
+        f"{100 * limit.hit_rate:.1f} % with an unlimited pool"
+    )
+    out.print(f"written      {s.written_tokens} tokens, {s.output_tokens} of them decoded one by one")
+    out.print(f"evictions    {s.evictions}    preemptions {s.preemptions}    refusals {s.refusals}")
+    if report.series.used:
+        usable = config.num_blocks - 1
+        peak, mean = max(report.series.used), sum(report.series.used) / len(report.series.used)
+        out.print(f"occupancy    {100 * peak / usable:.1f} % of the blocks used at most, {100 * mean / usable:.1f} % on average")
+    judged = run.acceptor
+    out.print(
+        f"judged       {judged.number} operations, {judged.counts['reads']} reads of contents, {run.sweeps} whole "
+        f"comparisons; {s.steps} engine steps in {s.wall_seconds:.1f} s"
+    )
+    for violation in report.violations[:3]:
+        out.print(f"violation    step {violation.step}: {violation.name}: {violation.message}")
+    if run.violation is not None and not report.violations:
+        out.print(f"violation    {run.violation}")
+    count = len(report.violations) or int(run.violation is not None)
+    out.print(f"{verdict}: {count} violations (sampled: one run of {s.arrived} requests)")
+
+
+def _is_png(head: bytes) -> bool:
+    return head.startswith(b"\x89PNG")

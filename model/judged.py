@@ -1,0 +1,67 @@
+"""A replay that is judged: every step of the manager is explained by events of the spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kvspec.model.acceptor import Acceptor, Violation
+from kvspec.model.conformance import PoolConfig, Target
+from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics
+from kvspec.model.workload import Request
+
+
+class JudgedReplay:
+    """Drives a target with a workload under the acceptor.
+
+    After each operation the invariants are re-evaluated on what it touched; the whole state and everything that the
+    target shows are compared every `sweep_steps` engine steps and at the end.
+
+    Attributes:
+        sweeps: how many whole comparisons were made.
+        violation: the first one, if any.
+    """
+
+    def __init__(
+        self,
+        make_target: Callable[[PoolConfig], Target],
+        config: PoolConfig,
+        requests: Iterable[Request],
+        options: ReplayOptions | None = None,
+        *,
+        sweep_steps: int = 1000,
+        on_step: Callable[[ReplayStatistics], None] = lambda statistics: None,
+    ) -> None:
+        self.acceptor = Acceptor(make_target(config), config, every=0)
+        self.sweeps = 0
+        self.violation: Violation | None = None
+        self._sweep_steps, self._on_step = sweep_steps, on_step
+        self._replay = Replay(
+            self.acceptor,
+            config,
+            requests,
+            options,
+            evictions=lambda: self.acceptor.counts["evictions"],
+            violation_types=(Violation,),
+            on_step=self._step,
+        )
+
+    def run(self) -> ReplayReport:
+        """Run to the end, or to the first violation."""
+        report = self._replay.run()
+        raised = self._replay.raised
+        self.violation = raised if isinstance(raised, Violation) else None
+        if self.violation is None and not report.violations:
+            try:
+                self._sweep()
+            except Violation as violation:
+                self.violation = violation
+        return report
+
+    def _step(self, statistics: ReplayStatistics) -> None:
+        if statistics.steps % self._sweep_steps == 0:
+            self._sweep()
+        self._on_step(statistics)
+
+    def _sweep(self) -> None:
+        self.acceptor.sweep()
+        self.sweeps += 1
