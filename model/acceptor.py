@@ -9,7 +9,7 @@ long runs, now and then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -89,17 +89,20 @@ class Acceptor:
         config: the pool that it was made with.
         every: compare all observations after every n-th operation (0: only when `sweep` is called).
         watch: re-evaluate the spec's invariants after each event.
+        pool: a new model of the pool to use, where making one each time would take too long.
 
     Raises (by the operations):
         Violation: the target did something that the spec does not allow.
         MisuseError: the call was an error, as expected, and the target said so and kept its state.
     """
 
-    def __init__(self, target: Target, config: PoolConfig, *, every: int = 1, watch: bool = True) -> None:
+    def __init__(
+        self, target: Target, config: PoolConfig, *, every: int = 1, watch: bool = True, pool: Pool | None = None
+    ) -> None:
         self.target, self.config, self.every = target, config, every
         self.capabilities = target.capabilities
         self.hit_limit = target.hit_limit
-        self.pool = Pool(config, watch)
+        self.pool = pool or Pool(config, watch)
         self.counts: Counter[str] = Counter()
         self.number = 0
         self.closed = False
@@ -110,6 +113,13 @@ class Acceptor:
         self._chains: dict[bytes, Chain] = {}
         self._tags: dict[str, tuple[Tags, ChainState | None]] = {}
         self._prepared: dict[str, int] = {}
+        self._compared = 0
+        self._hides = self._hides_evictions()
+
+    def _hides_evictions(self) -> bool:
+        """Whether a key of an idle block may be gone without a trace."""
+        shown = (Capability.EVENTS, Capability.CACHED_KEYS, Capability.FREE_IDS, Capability.REF_COUNTS)
+        return not any(map(self.sees, shown))
 
     def sees(self, capability: Capability) -> bool:
         return capability in self.capabilities
@@ -133,57 +143,69 @@ class Acceptor:
         try:
             if self.closed:
                 misuse = "the target is closed"
-            if misuse is not None:
-                return self._expect_misuse(call, misuse)
-            result = self._may_refuse(call) if either else self._call(call)
-            try:
-                explain(result)
-            except StepError as error:
-                raise self._forbidden(error) from error
-            except InvariantError as error:
-                raise Violation(Family.INVARIANT, error.broken.statement.name, str(error)) from error
-            if self.every and self.number % self.every == 0:
-                self.compare()
-            return result
+            result, error = self._call(call, misuse)
+            if error is None and misuse is not None:
+                what = f"{misuse}; the target accepted the call and said {result!r}"
+                raise Violation(Family.MISUSE, "error_expected", what)
+            if error is not None and misuse is None and not either:
+                what = f"a legal call was answered with: {error}"
+                raise Violation(Family.MISUSE, "legal_call_refused", what) from error
+            self._explained(explain, result, error)
         except Violation as violation:
             violation.number, violation.operation = self.number, name
             raise
+        if error is not None:
+            raise error
+        return result
 
-    def _call(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any], misuse: str | None) -> tuple[Any, MisuseError | None]:
+        """What the target answers: a result, or an error."""
         try:
-            return call()
+            return call(), None
         except MisuseError as error:
-            raise Violation(Family.MISUSE, "legal_call_refused", f"a legal call was answered with: {error}") from error
+            return None, error
         except Exception as error:
             what = f"the target failed with {type(error).__name__}: {error}"
-            raise Violation(Family.MISUSE, "crash", what) from error
+            raise Violation(Family.MISUSE, "crash", f"{misuse}; {what}" if misuse else what) from error
 
-    def _may_refuse(self, call: Callable[[], Any]) -> Any:
+    def _explained(self, explain: Callable[[Any], None], result: Any, error: MisuseError | None) -> None:
+        """The answer as events, and all observations compared; whatever fails here, the target showed it."""
         try:
-            return call()
-        except MisuseError:
-            self._unchanged()
+            if error is not None:
+                self.counts["errors"] += 1
+                self._unchanged("error_changes_nothing")
+                return
+            explain(result)
+            if self.every and self.number % self.every == 0 and self._compared != self.number and not self.closed:
+                self.compare()
+        except StepError as step:
+            raise self._forbidden(step) from step
+        except InvariantError as broken:
+            raise Violation(Family.INVARIANT, broken.broken.statement.name, str(broken)) from broken
+        except Violation:
             raise
-        except Exception as error:
-            raise Violation(Family.MISUSE, "crash", f"the target failed with {type(error).__name__}: {error}") from error
+        except Exception as failure:
+            what = f"what the target answers or shows is of no use: {type(failure).__name__}: {failure}"
+            raise Violation(Family.MISUSE, "crash", what) from failure
 
-    def _unchanged(self) -> None:
-        """After an error the target shows what it showed before."""
-        self.counts["errors"] += 1
-        if self.every and not self.closed:
-            self._quiet(Family.ATOMIC_FAILURE, "error_changes_nothing")
+    def _unchanged(self, rule: str) -> None:
+        """After an error or a refusal the target shows what it showed before."""
+        if self.closed:
+            return
+        found = self._drain()
+        if found:
+            what = f"block {found[0].block_id} was {found[0].kind} by a call that did nothing"
+            raise Violation(Family.ATOMIC_FAILURE, rule, what)
+        self._infer()
+        if not self.every:
+            return
+        try:
             self.compare()
-
-    def _expect_misuse(self, call: Callable[[], Any], misuse: str) -> Any:
-        try:
-            result = call()
-        except MisuseError:
-            self._unchanged()
-            raise
-        except Exception as error:
-            what = f"{misuse}; the target failed with {type(error).__name__}: {error}"
-            raise Violation(Family.MISUSE, "crash", what) from error
-        raise Violation(Family.MISUSE, "error_expected", f"{misuse}; the target accepted the call and said {result!r}")
+        except Violation as violation:
+            if self.every > 1:
+                raise
+            raise Violation(Family.ATOMIC_FAILURE, rule, f"the call did nothing, but {violation.what}") from violation
+        self._compared = self.number
 
     def _forbidden(self, error: StepError) -> Violation:
         family = _STEP_FAMILIES.get(error.event.name, Family.INVARIANT)
@@ -213,6 +235,7 @@ class Acceptor:
         misuse = f"{seq} exists already" if seq in self.pool.requests else _bad_tokens(tokens)
 
         def explain(_: Any) -> None:
+            self._events()
             self.pool.start(seq, tokens, context)
             self._tags[seq] = (np.empty(0, np.int64), context_start(context))
 
@@ -220,7 +243,11 @@ class Acceptor:
 
     def append(self, seq: str, tokens: Sequence[int]) -> None:
         misuse = self._unknown(seq) or _bad_tokens(tokens)
-        explain = lambda _: self.pool.append(seq, tokens)  # noqa: E731
+
+        def explain(_: Any) -> None:
+            self._events()
+            self.pool.append(seq, tokens)
+
         self._judge(f"append {seq}", lambda: self.target.append(seq, tokens), explain, misuse)
 
     def allocate_shared(self, seq: str) -> int:
@@ -236,7 +263,7 @@ class Acceptor:
             if hit // size > best:
                 what = f"a hit of {hit // size} blocks; only {best} blocks of this prefix are published"
                 raise Violation(Family.MAP_TRUTH, "hit_unpublished", what)
-            if hit // size < best:
+            if hit // size < best and not (self._hides and self._gone(seq, hit // size)):
                 what = f"a hit of {hit // size} blocks; {best} blocks of this prefix are matchable"
                 raise Violation(Family.MAP_TRUTH, "hit_longest", what)
             self.pool.mount(seq, hit // size)
@@ -280,11 +307,12 @@ class Acceptor:
                 raise Violation(Family.RESERVED, "padding_handed_out", f"{seq} was given the padding block")
             self._hidden_eviction(block)
             self.pool.take(seq, block)
+            self.counts["taken"] += 1
         self._prepared[seq] = num_tokens
 
     def _refused(self, seq: str, num_tokens: int) -> None:
         self.counts["refusals"] += 1
-        self._quiet(Family.ATOMIC_FAILURE, "refusal_changes_nothing")
+        self._unchanged("refusal_changes_nothing")
         self._same_table(seq)
         more = max(0, self.pool.blocks_for(num_tokens) - self.pool.size(seq))
         copies = len(self.pool.writes_shared(seq, num_tokens))
@@ -295,6 +323,8 @@ class Acceptor:
 
     def write(self, batch: Sequence[tuple[str, int | Tags]]) -> None:
         """One forward step; an int stands for that many next tokens, with the contents that they must have."""
+        if any(_count(t) < 0 for _, t in batch):
+            raise MisuseError("write: fewer than no tokens, which no target can be asked for")
         misuse = next((m for m in (self._bad_write(s, _count(t)) for s, t in batch) if m), None)
         tagged = [] if misuse else [(s, self._tag(s, t)) for s, t in batch]
         names = " ".join(f"{s} {_count(t)}" for s, t in batch[:3])
@@ -377,11 +407,10 @@ class Acceptor:
         def explain(freed: int) -> None:
             before = len(self.pool.free)
             self._events()
-            self._seen_evictions()
-            if self._shows_keys() and freed != len(self.pool.free) - before:
+            if not self._hides and freed != len(self.pool.free) - before:
                 what = f"{freed} blocks reported as evicted, {len(self.pool.free) - before} became free"
                 raise Violation(Family.PARTITION, "evicted_count", what)
-            if freed != min(num_blocks, idle):
+            if freed > idle or (freed != min(num_blocks, idle) and not self._hides):
                 what = f"{freed} of {num_blocks} blocks evicted with {idle} reclaimable"
                 raise Violation(Family.PROGRESS, "evict_enough", what)
 
@@ -389,15 +418,26 @@ class Acceptor:
 
     def reset(self) -> bool:
         def explain(done: bool) -> None:
-            dropped = {e.key for e in self._drain() if e.kind == "removed"}
+            found = self._drain()
             if not done:
+                self._reset_refused(found)
                 return
-            missing = [k for k in self.pool.cached if k in self._keys and self._keys[k] not in dropped]
-            if self.sees(Capability.EVENTS) and missing:
-                raise Violation(Family.MAP_TRUTH, "reset_forgets", f"{missing[0]} was not reported as removed")
+            dropped = {self._chain_of(e) for e in found}
+            missing = self.pool.cached - dropped if self.sees(Capability.EVENTS) else None
+            if missing:
+                raise Violation(Family.MAP_TRUTH, "reset_forgets", f"{missing.pop()} was not reported as removed")
             self.pool.reset()
 
         return bool(self._judge("reset", lambda: self.target.reset(), explain, None))
+
+    def _reset_refused(self, found: Sequence[CacheEvent]) -> None:
+        """A target may refuse to drop its keys only while blocks are in use."""
+        if found:
+            what = f"block {found[0].block_id} was {found[0].kind} by a reset that was refused"
+            raise Violation(Family.ATOMIC_FAILURE, "refusal_changes_nothing", what)
+        self._infer()
+        if not self.pool.requests and not self._handles:
+            raise Violation(Family.PROGRESS, "reset_refused", "a reset was refused although nothing is in use")
 
     def hold(self, seq: str, index: int, name: str) -> None:
         """An outside holder of the block at a place of a table."""
@@ -408,6 +448,7 @@ class Acceptor:
             block, misuse = (self.pool.block(seq, index), None) if inside else (-1, f"{seq} has no block {index}")
 
         def explain(handle: int) -> None:
+            self._events()
             self.pool.hold(block, name)
             self._new_holders(*self.pool.requests)
             self._handles[name] = (handle, block)
@@ -421,26 +462,31 @@ class Acceptor:
 
         def explain(_: Any) -> None:
             assert known is not None
+            self._events()
             self.pool.unhold(known[1], name)
             self._released[name] = self._handles.pop(name)[0]
 
         self._judge(f"release {name}", lambda: self.target.release(handle), explain, misuse)
 
     def close(self) -> None:
-        self.number += 1
-        self.target.close()
-        self.closed = True
+        def explain(_: Any) -> None:
+            self.closed = True
+
+        self._judge("close", lambda: self.target.close(), explain, None)
 
     def do(self, operation: Operation) -> Any:
         """Run one operation given as data."""
-        match operation:
-            case ops.Start():
-                return self.start(operation.seq, operation.tokens, operation.context)
-            case ops.Write():
-                return self.write([(operation.seq, operation.num_tokens)])
-        name = type(operation).__struct_config__.tag
-        arguments = [getattr(operation, f) for f in operation.__struct_fields__]
+        kind = type(operation)
+        if kind is ops.Write:
+            return self.write([(operation.seq, operation.num_tokens)])  # type: ignore[attr-defined]
+        name = kind.__struct_config__.tag
+        arguments = [getattr(operation, f) for f in kind.__struct_fields__]
         return getattr(self, str(name))(*arguments)
+
+    @property
+    def handles(self) -> Mapping[str, int]:
+        """Outside holders by name, and the blocks that they hold."""
+        return {name: block for name, (_, block) in self._handles.items()}
 
     # -- observations --------------------------------------------------------------------------------------------
 
@@ -449,7 +495,6 @@ class Acceptor:
             return []
         found = list(self.target.drain_events())
         self.events = found
-        self.counts["evictions"] += sum(e.kind == "removed" for e in found)
         return found
 
     def _events(self, seq: str | None = None) -> list[CacheEvent]:
@@ -459,7 +504,8 @@ class Acceptor:
             if e.kind == "stored":
                 self._stored(e, seq)
             else:
-                self._removed(e)
+                self._evicted(self._chain_of(e))
+        self._infer()
         return found
 
     def _stored(self, e: CacheEvent, seq: str | None) -> None:
@@ -472,6 +518,7 @@ class Acceptor:
             raise Violation(Family.PUBLISH_AFTER_WRITE, "publish", what)
         chain = request.chain(place, (place + 1) * size, self.pool.chains)
         self.pool.publish(seq, place)
+        self.counts["published"] += 1
         self._learn(chain, e.key)
 
     def _place_of(self, seq: str, block: int) -> int | None:
@@ -486,17 +533,38 @@ class Acceptor:
             what = f"{chain} and {self._chains[key]} (or their contexts) share a key"
             raise Violation(Family.KEY, "equal_key_equal_content", what)
 
-    def _removed(self, e: CacheEvent) -> None:
+    def _chain_of(self, e: CacheEvent) -> Chain:
+        """What a key that is reported as removed led to."""
         chain = self._chains.get(e.key)
-        if chain is None or chain not in self.pool.cached:
+        if e.kind != "removed" or chain is None or chain not in self.pool.cached:
             raise Violation(Family.MAP_TRUTH, "removed_was_stored", f"a key of block {e.block_id} that was not there")
         if self.pool.entry[chain] != e.block_id:
             what = f"the key of block {self.pool.entry[chain]} is reported as removed from block {e.block_id}"
             raise Violation(Family.MAP_TRUTH, "removed_block", what)
+        return chain
+
+    def _evicted(self, chain: Chain) -> None:
+        self.counts["evictions"] += 1
         self.pool.evict(chain)
 
-    def _shows_keys(self) -> bool:
-        return self.sees(Capability.EVENTS) or self.sees(Capability.CACHED_KEYS)
+    def _infer(self) -> None:
+        """Find out which keys a target without events has dropped."""
+        if self.sees(Capability.EVENTS) or not self.pool.cached:
+            return
+        for chain in self._dropped():
+            self._evicted(chain)
+
+    def _dropped(self) -> list[Chain]:
+        pool, target = self.pool, self.target
+        if self.sees(Capability.CACHED_KEYS):
+            left = set(target.cached().values())
+            return [c for c in pool.cached if pool.entry[c] not in left]
+        if self.sees(Capability.FREE_IDS):
+            free = target.free_ids()
+            return [c for c in pool.cached if pool.entry[c] in free]
+        if self.sees(Capability.REF_COUNTS):
+            return [c for c in pool.cached if not target.ref_count(pool.entry[c])]
+        return []
 
     def _hidden_eviction(self, block: int) -> None:
         """A target that shows no events has evicted what it hands out, if only the cache held it."""
@@ -504,17 +572,16 @@ class Acceptor:
             return
         held = self.pool.holders.get(block, set())
         if len(held) == 1 and next(iter(held))[0] == "cache_of":
-            self.counts["evictions"] += 1
-            self.pool.evict(next(iter(held))[1])
+            self._evicted(next(iter(held))[1])
 
-    def _seen_evictions(self) -> None:
-        """The same for a target that shows its keys, but no events."""
-        if self.sees(Capability.EVENTS) or not self.sees(Capability.CACHED_KEYS):
-            return
-        left = set(self.target.cached().values())
-        for chain in [c for c in self.pool.cached if self.pool.entry[c] not in left]:
-            self.counts["evictions"] += 1
-            self.pool.evict(chain)
+    def _gone(self, seq: str, index: int) -> bool:
+        """Whether a key that was not matched may have been evicted unseen; it has been, then."""
+        size = self.config.block_size
+        chain = self.pool.requests[seq].chain(index, (index + 1) * size, self.pool.chains)
+        if len(self.pool.holders[self.pool.entry[chain]]) > 1:
+            return False
+        self._evicted(chain)
+        return True
 
     def _published(self, seq: str, found: Sequence[CacheEvent]) -> None:
         """After a call that publishes, every full computed block has its key."""
@@ -529,6 +596,7 @@ class Acceptor:
             return
         for place in missing:
             self.pool.publish(seq, place)
+            self.counts["published"] += 1
 
     def _same_table(self, seq: str) -> None:
         shown, known = list(self.target.block_table(seq)), self.pool.table(seq)
@@ -538,13 +606,6 @@ class Acceptor:
             if at is not None:
                 what = f"block {shown[at]} at place {at}, expected block {known[at]}"
             raise Violation(Family.MAP_TRUTH, "table", f"the table of {seq} has {what}")
-
-    def _quiet(self, family: Family, rule: str) -> None:
-        """The target changed nothing in its cache."""
-        found = self._drain()
-        if found:
-            what = f"block {found[0].block_id} was {found[0].kind} by a call that did nothing"
-            raise Violation(family, rule, what)
 
     def _read(self, seq: str, start: int, stop: int) -> Tags:
         if not self.sees(Capability.CONTENTS) or stop <= start:
@@ -581,9 +642,11 @@ class Acceptor:
         pool, target = self.pool, self.target
         if self.sees(Capability.FREE_IDS):
             _same_ids("free", target.free_ids(), pool.free)
-        if self.sees(Capability.FREE_COUNT) and target.free_count() != len(pool.free):
-            what = f"the target counts {target.free_count()} free blocks, there are {len(pool.free)}"
-            raise Violation(Family.PARTITION, "free_count", what)
+        if self.sees(Capability.FREE_COUNT):
+            shown, known = target.free_count(), len(pool.free)
+            if shown != known and not (self._hides and known <= shown <= known + pool.reclaimable):
+                what = f"the target counts {shown} free blocks, there are {known}"
+                raise Violation(Family.PARTITION, "free_count", what)
         if self.sees(Capability.USED_COUNT) and target.used_count() != pool.used:
             what = f"the target counts {target.used_count()} used blocks, {pool.used} are held by sequences"
             raise Violation(Family.USAGE, "used_count", what)
@@ -613,10 +676,18 @@ class Acceptor:
             if ids[block] != known[block]:
                 what = f"block {block} has {ids[block]} keys, expected {known[block]}"
                 raise Violation(Family.MAP_TRUTH, "cached_keys", what)
+        if shown and not self.sees(Capability.EVENTS):
+            self._learn_shown(shown)
         for key, block in shown.items():
             chain = self._chains.get(key)
             if chain is not None and self.pool.entry.get(chain) != block:
                 raise Violation(Family.MAP_TRUTH, "cached_keys", f"the key of {chain} leads to block {block}")
+
+    def _learn_shown(self, shown: Mapping[bytes, int]) -> None:
+        """Keys that were not reported as events are known by their blocks."""
+        chains = {self.pool.entry[c]: c for c in self.pool.cached}
+        for key, block in shown.items():
+            self._learn(chains[block], key)
 
     def sweep(self) -> None:
         """All observations, and every invariant of the spec on the whole state."""
@@ -646,7 +717,7 @@ class Acceptor:
             return f"{seq} is unknown"
         request = self.pool.requests[seq]
         room = self.pool.size(seq) * self.config.block_size
-        if not 0 <= count <= min(room, len(request.tokens)) - request.computed:
+        if count > min(room, len(request.tokens)) - request.computed:
             return f"{count} tokens written by {seq} with room for {room} and {len(request.tokens)} known"
         return None
 

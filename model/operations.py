@@ -341,7 +341,8 @@ class Pool:
     def truncate(self, seq: str, num_tokens: int) -> None:
         """Reject the tokens behind the first num_tokens; blocks stay until `drop_to`."""
         request, size = self.requests[seq], self.config.block_size
-        for index in reversed(range(num_tokens // size, self.blocks_for(request.computed))):
+        written = self.blocks_for(request.computed) if num_tokens < request.computed else 0
+        for index in reversed(range(num_tokens // size, written)):
             end = max(num_tokens, index * size)
             chain = NOTHING if end == index * size else request.chain(index, end, self.chains)
             self.fire["truncate"](seq, index, chain)

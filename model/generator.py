@@ -1,0 +1,402 @@
+"""One generator of operations: what a scheduler would ask of a manager, and what no scheduler should.
+
+Every choice comes from a `Source`, so the same text makes long runs from a seed and, with Hypothesis behind it,
+examples that shrink. *Valid* operations lead a few requests through their lives in a pool that is too small: prompts
+share prefixes and contexts clash in part, so there are hits, evictions, forks, copies, rejected drafts, preemptions and
+refusals. *Wild* operations are mostly calls that must be answered with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from itertools import accumulate
+from random import Random
+from typing import Final, Protocol, TypeVar
+
+import kvspec.model.operations as ops
+from kvspec.model.conformance import Capability, Context, PoolConfig
+from kvspec.model.operations import AnyOperation, Pool, Request
+
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Where choices come from."""
+
+    def integer(self, low: int, high: int) -> int:
+        """A number from low to high, both included."""
+
+    def choice(self, items: Sequence[T]) -> T:
+        """One of the items."""
+
+    def chance(self, probability: float) -> bool:
+        """True with about this probability."""
+
+
+class RandomSource:
+    """Choices from a seed."""
+
+    def __init__(self, seed: int | str) -> None:
+        self._random = Random(seed).random
+
+    def integer(self, low: int, high: int) -> int:
+        """A number from low to high, both included."""
+        return low + int(self._random() * (high - low + 1))
+
+    def choice(self, items: Sequence[T]) -> T:
+        """One of the items."""
+        return items[int(self._random() * len(items))]
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self._random() < probability
+
+
+class Kind(StrEnum):
+    """What is generated: mostly valid operations, wild ones among them, or some of both."""
+
+    MIXED = "mixed"
+    VALID = "valid"
+    WILD = "wild"
+
+
+CONTEXTS: Final = (
+    Context(),
+    Context(adapter="x"),
+    Context(salt="x"),
+    Context(images=("x",)),
+    Context(adapter="x", adapter_version=1),
+    Context(adapter="x1"),
+    Context(adapter="x", salt="x"),
+    Context(images=("x", "x")),
+    Context(salt="x1"),
+    Context(images=("xx",)),
+)
+"""Contexts that differ as little as they can: one name in different parts, names that are others put together."""
+
+LARGE: Final = (2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**47)
+"""Tokens that need more than 32 bits; with a careless hash some are the same as a small one."""
+
+
+def pool_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
+    """A small pool: 1 to 11 usable blocks of 1 to 4 tokens."""
+    return PoolConfig(
+        num_blocks=source.integer(2, 12),
+        block_size=source.integer(1, 4),
+        enable_prefix_cache=not source.chance(0.05),
+        sanitizer=sanitizer,
+    )
+
+
+Makers = tuple[tuple[str, ...], tuple[int, ...]]
+
+
+def _table(**weights: int) -> Makers:
+    return tuple(weights), tuple(accumulate(weights.values()))
+
+
+# What is next for a sequence without blocks, one that needs room, one that has room to write, one that is computed.
+_FRESH: Final = _table(
+    allocate_shared=60, allocate=25, append=3, fork=3, abort=3, deallocate=2, truncate=2, preempt=1, cache=1
+)
+_NEEDS_ROOM: Final = _table(
+    allocate=60, preempt=7, fork=6, truncate=6, hold=5, deallocate=5, abort=4, cache=4, append=2, write=1
+)
+_CAN_WRITE: Final = _table(
+    write=62, allocate=5, fork=6, hold=5, truncate=5, preempt=4, cache=4, deallocate=3, append=3, abort=2
+)
+_COMPUTED: Final = _table(
+    append=36, deallocate=18, fork=13, cache=10, truncate=9, hold=6, preempt=4, abort=2, allocate=1, write=1
+)
+_RELIEF: Final = _table(preempt=40, deallocate=30, abort=15, allocate=15)
+
+_NEEDS: Final = {"fork": Capability.FORK, "truncate": Capability.TRUNCATE, "hold": Capability.HOLD}
+
+
+class Generator:
+    """Makes one operation after the other, each for the state that the ones before have led to.
+
+    Args:
+        source: where choices come from.
+        config: the pool that is driven.
+        pool: its state, as the judge knows it; it is read, not changed.
+        capabilities: what the target can take.
+        kind: valid, wild, or both.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        config: PoolConfig,
+        pool: Pool,
+        capabilities: frozenset[Capability],
+        kind: Kind = Kind.VALID,
+    ) -> None:
+        self.source, self.config, self.pool = source, config, pool
+        self._missing = frozenset(name for name, need in _NEEDS.items() if need not in capabilities)
+        self._wildness = {Kind.VALID: 0.0, Kind.MIXED: 0.1, Kind.WILD: 0.6}[kind]
+        self._started = 0
+        self._held: list[str] = []
+        self._released: list[str] = []
+        self._refused = False
+        self._focus = ""
+        self._closed = False
+        self._draw_shape()
+
+    def _draw_shape(self) -> None:
+        """What this life of the pool is like: how many sequences, how long, how alike."""
+        source, usable = self.source, self.config.num_blocks - 1
+        capacity = usable * self.config.block_size
+        self._most = source.choice((1, 2, 2, 3, 4, 6))
+        self._longest = max(2, capacity * source.choice((2, 3, 4, 5)) // 4)
+        small = range(source.choice((1, 2, 2, 3)))
+        self._alphabet: tuple[int, ...] = (*small, source.choice(LARGE)) if source.chance(0.2) else tuple(small)
+        self._contexts = tuple(source.choice(CONTEXTS) for _ in range(source.choice((1, 1, 2, 3))))
+        self._stems = [self._tokens(self._longest) for _ in range(source.integer(1, 3))]
+        self._hold_rate = source.choice((0.0, 0.02, 0.1)) if "hold" not in self._missing else 0.0
+        self._patience = source.choice((0.3, 0.7, 0.95))
+
+    def next(self) -> AnyOperation:
+        """The next operation."""
+        if self._wildness and self.source.chance(self._wildness):
+            return self._wild()
+        return self._valid()
+
+    def saw(self, result: object) -> None:
+        """What the last operation returned; after a refusal somebody has to make room."""
+        self._refused = result is False
+
+    # -- valid ---------------------------------------------------------------------------------------------------
+
+    def _valid(self) -> AnyOperation:
+        source, live = self.source, self.pool.requests
+        if not live or (len(live) < self._most and source.chance(0.12)):
+            return self._start()
+        if self._held and source.chance(0.05 * len(self._held)):
+            return self._release()
+        if source.chance(0.03):
+            return ops.Reset() if source.chance(0.15) else ops.Evict(source.integer(0, 2))
+        # One sequence goes on for a while, as in a step of an engine, then another.
+        if self._focus not in live or not source.chance(self._patience):
+            self._focus = source.choice(tuple(live))
+        return self._step(self._focus)
+
+    def _step(self, seq: str) -> AnyOperation:
+        names, weights = self._row(seq)
+        at = self.source.integer(0, weights[-1] - 1)
+        name = next(n for n, w in zip(names, weights, strict=True) if at < w)
+        if name in self._missing or (name == "fork" and len(self.pool.requests) >= self._most):
+            name = "append"
+        return _MAKERS[name](self, seq)
+
+    def _row(self, seq: str) -> Makers:
+        if self._refused:
+            return _RELIEF
+        pool = self.pool
+        request, size = pool.requests[seq], pool.size(seq)
+        if not size:
+            return _FRESH
+        known = len(request.tokens)
+        if request.computed == known:
+            return _COMPUTED
+        room = min(known, size * self.config.block_size)
+        if room == request.computed or pool.writes_shared(seq, room):
+            return _NEEDS_ROOM
+        return _CAN_WRITE
+
+    def _start(self) -> AnyOperation:
+        source = self.source
+        stem = source.choice(self._stems)
+        tokens = stem[: source.integer(1, len(stem))]
+        if source.chance(0.4):
+            tokens += self._tokens(source.integer(1, self.config.block_size))
+        return ops.Start(self._new_name(), tokens, source.choice(self._contexts))
+
+    def _tokens(self, count: int) -> tuple[int, ...]:
+        return tuple(self.source.choice(self._alphabet) for _ in range(count))
+
+    def _new_name(self) -> str:
+        """A name that is not in use; sometimes that of one that has ended."""
+        if self._started and self.source.chance(0.3):
+            old = f"s{self.source.integer(1, self._started)}"
+            if old not in self.pool.requests:
+                return old
+        self._started += 1
+        return f"s{self._started}"
+
+    def _allocate_shared(self, seq: str) -> AnyOperation:
+        return ops.AllocateShared(seq)
+
+    def _allocate(self, seq: str) -> AnyOperation:
+        """Room for all tokens mostly, or up to somewhere."""
+        known = len(self.pool.requests[seq].tokens)
+        return ops.Allocate(seq, known if self.source.chance(0.7) else self.source.integer(0, known))
+
+    def _append(self, seq: str) -> AnyOperation:
+        """One sampled token, or some drafts; as long as the sequence fits into the pool."""
+        if len(self.pool.requests[seq].tokens) > self._longest + 2 * self.config.block_size:
+            return ops.Deallocate(seq)
+        count = 1 if self.source.chance(0.6) else self.source.integer(1, 2 * self.config.block_size)
+        return ops.Append(seq, self._tokens(count))
+
+    def _write(self, seq: str) -> AnyOperation:
+        """All that there is room for mostly, or a part of it."""
+        request = self.pool.requests[seq]
+        room = min(len(request.tokens), self.pool.size(seq) * self.config.block_size) - request.computed
+        return ops.Write(seq, room if self.source.chance(0.7) else self.source.integer(0, room))
+
+    def _cache(self, seq: str) -> AnyOperation:
+        return ops.Cache(seq)
+
+    def _deallocate(self, seq: str) -> AnyOperation:
+        """The end of a turn; the next may begin with all that was said."""
+        tokens = tuple(self.pool.requests[seq].tokens)
+        if tokens and self.source.chance(0.5):
+            self._stems[self.source.integer(0, len(self._stems) - 1)] = tokens
+        return ops.Deallocate(seq)
+
+    def _preempt(self, seq: str) -> AnyOperation:
+        return ops.Preempt(seq)
+
+    def _abort(self, seq: str) -> AnyOperation:
+        return ops.Abort(seq)
+
+    def _fork(self, seq: str) -> AnyOperation:
+        return ops.Fork(seq, self._new_name())
+
+    def _truncate(self, seq: str) -> AnyOperation:
+        """The last few tokens are rejected mostly, or everything behind some place."""
+        known = len(self.pool.requests[seq].tokens)
+        few = min(known, self.source.integer(1, self.config.block_size + 1))
+        return ops.Truncate(seq, known - few if self.source.chance(0.7) else self.source.integer(0, known))
+
+    def _hold(self, seq: str) -> AnyOperation:
+        size = self.pool.size(seq)
+        if not size or len(self._held) > 2 or self._hold_rate == 0:
+            return self._append(seq)
+        name = f"h{len(self._held) + len(self._released) + 1}"
+        self._held.append(name)
+        return ops.Hold(seq, self.source.integer(0, size - 1), name)
+
+    def _release(self) -> AnyOperation:
+        name = self._held.pop(self.source.integer(0, len(self._held) - 1))
+        self._released.append(name)
+        return ops.Release(name)
+
+    # -- wild ----------------------------------------------------------------------------------------------------
+
+    def _wild(self) -> AnyOperation:
+        """A call that makes no sense, or is at the edge of it."""
+        source, live = self.source, tuple(self.pool.requests)
+        if source.chance(0.15) or not live:
+            return self._of_nobody()
+        seq = source.choice(live)
+        return source.choice(_WILD)(self, seq, self.pool.requests[seq])
+
+    def _of_nobody(self) -> AnyOperation:
+        """A sequence that never was, or is no more; a handle likewise."""
+        source = self.source
+        seq = source.choice(("ghost", f"s{source.integer(1, self._started + 1)}"))
+        made: Sequence[AnyOperation] = (
+            ops.AllocateShared(seq), ops.Allocate(seq, source.integer(-1, 2)), ops.Append(seq, (0,)),
+            ops.Write(seq, source.integer(0, 2)), ops.Cache(seq), ops.Deallocate(seq), ops.Preempt(seq),
+            ops.Abort(seq), ops.Fork(seq, self._new_name()), ops.Truncate(seq, 0), ops.Hold(seq, 0, "h0"),
+            ops.Release("h0"), ops.Evict(source.choice((-1, 1000))),
+        )  # fmt: skip
+        return self._takeable(source.choice(made))
+
+    def _again(self, seq: str, request: Request) -> AnyOperation:
+        return ops.Start(seq, self._tokens(1), self.source.choice(self._contexts))
+
+    def _odd_start(self, seq: str, request: Request) -> AnyOperation:
+        tokens = self.source.choice(((), (-1,), (0, -(2**40)), (0, 0, -1)))
+        return ops.Start(self._new_name(), tokens)
+
+    def _odd_allocate(self, seq: str, request: Request) -> AnyOperation:
+        known = len(request.tokens)
+        return ops.Allocate(seq, self.source.choice((-1, 0, known, known + 1, known + 100, 2**40, -(2**40))))
+
+    def _odd_append(self, seq: str, request: Request) -> AnyOperation:
+        return ops.Append(seq, self.source.choice(((), (-1,), (0, -1))))
+
+    def _odd_write(self, seq: str, request: Request) -> AnyOperation:
+        room = max(0, self.pool.size(seq) * self.config.block_size - request.computed)
+        unknown = max(0, len(request.tokens) - request.computed)
+        return ops.Write(seq, self.source.choice((0, room, room + 1, unknown, unknown + 1, 1000)))
+
+    def _odd_truncate(self, seq: str, request: Request) -> AnyOperation:
+        known = len(request.tokens)
+        return self._takeable(ops.Truncate(seq, self.source.choice((-1, known, known + 1, 2**40))))
+
+    def _match_again(self, seq: str, request: Request) -> AnyOperation:
+        return ops.AllocateShared(seq)
+
+    def _odd_fork(self, seq: str, request: Request) -> AnyOperation:
+        child = self.source.choice((seq, self.source.choice(tuple(self.pool.requests))))
+        return self._takeable(ops.Fork(seq, child))
+
+    def _odd_hold(self, seq: str, request: Request) -> AnyOperation:
+        size = self.pool.size(seq)
+        if self._held and self.source.chance(0.3):
+            return self._takeable(ops.Hold(seq, 0, self._held[0]))
+        return self._takeable(ops.Hold(seq, self.source.choice((-1, size, size + 1)), "h0"))
+
+    def _odd_release(self, seq: str, request: Request) -> AnyOperation:
+        return self._takeable(ops.Release(self.source.choice((*self._released[-3:], "h0"))))
+
+    def _odd_evict(self, seq: str, request: Request) -> AnyOperation:
+        return ops.Evict(self.source.choice((-1, 0, self.config.num_blocks, 1000, -(2**40))))
+
+    def _takeable(self, operation: AnyOperation) -> AnyOperation:
+        """The operation, or a match if the target has nothing of this kind."""
+        name = str(operation.__struct_config__.tag)
+        if name in self._missing or (name == "release" and "hold" in self._missing):
+            return ops.AllocateShared("ghost")
+        return operation
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def ending(self) -> Iterator[AnyOperation]:
+        """Everything is given back: outside holders, sequences, keys; the pool is then as new."""
+        yield from (ops.Release(name) for name in self._held)
+        yield from (ops.Abort(seq) for seq in tuple(self.pool.requests))
+        yield ops.Reset()
+
+    def closing(self) -> Iterator[AnyOperation]:
+        """The manager is closed, and asked for more."""
+        yield ops.Close()
+        for operation in (ops.Start("late", (0,)), ops.Evict(1), ops.Reset(), self._of_nobody(), ops.Close()):
+            if self.source.chance(0.5):
+                yield operation
+
+
+_MAKERS: Final[dict[str, Callable[[Generator, str], AnyOperation]]] = {
+    "allocate_shared": Generator._allocate_shared,
+    "allocate": Generator._allocate,
+    "append": Generator._append,
+    "write": Generator._write,
+    "cache": Generator._cache,
+    "deallocate": Generator._deallocate,
+    "preempt": Generator._preempt,
+    "abort": Generator._abort,
+    "fork": Generator._fork,
+    "truncate": Generator._truncate,
+    "hold": Generator._hold,
+}
+
+_WILD: Final[tuple[Callable[[Generator, str, Request], AnyOperation], ...]] = (
+    Generator._again,
+    Generator._odd_start,
+    Generator._odd_allocate,
+    Generator._odd_allocate,
+    Generator._odd_append,
+    Generator._odd_write,
+    Generator._odd_write,
+    Generator._odd_truncate,
+    Generator._match_again,
+    Generator._odd_fork,
+    Generator._odd_hold,
+    Generator._odd_release,
+    Generator._odd_evict,
+)
