@@ -1,0 +1,122 @@
+"""``kvspec run``: scenario files, line by line, on a manager or on the spec."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+
+from kvspec.cli.errors import fail_input, place
+from kvspec.cli.options import ForceOption, JsonOption, JunitOption
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, on_interrupt, worst
+from kvspec.cli.targets import MakeTarget, load_target
+from kvspec.model.scenario import LineResult, Scenario, ScenarioError, ScenarioResult, read_scenario, run_scenario
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_EXITS: Final = {
+    "passed": Exit.HOLDS,
+    "failed": Exit.VIOLATED,
+    "violated": Exit.VIOLATED,
+    "not observed": Exit.UNKNOWN,
+}
+_WORDS: Final = {
+    "passed": "holds",
+    "failed": "failed",
+    "violated": "violated",
+    "not observed": "holds as far as the target shows it",
+}
+_COLUMN: Final = 44
+
+
+def run(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenarios (docs/scenarios.md).")],
+    target: Annotated[str, typer.Option(help="torch, model, or package.module:attribute.")] = "torch",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="One line for each scenario that holds.")] = False,
+    json: JsonOption = None,
+    junit: JunitOption = None,
+    force: ForceOption = False,
+) -> Exit:
+    """Run a scenario file."""
+    result, report = JsonFile(json, force=force), JunitFile(junit, force=force)
+    scenarios = [_read(path) for path in files]
+    make_target = load_target(target)
+    done: list[tuple[ScenarioResult, float]] = []
+    out = console()
+
+    def write(complete: bool = True) -> Exit:
+        found = [r for r, _ in done]
+        code = worst(_EXITS[r.verdict] for r in found)
+        result.write("run", {"target": target, "scenarios": found}, exit=code, complete=complete)
+        report.write([_case(r, seconds, target) for r, seconds in done])
+        return code
+
+    def stop() -> None:
+        write(complete=False)
+
+    with on_interrupt(stop):
+        for scenario in scenarios:
+            start = time.monotonic()
+            ended = _run(scenario, make_target)
+            done.append((ended, time.monotonic() - start))
+            _print(out, scenario, ended, quiet)
+    if len(done) > 1:
+        held = sum(r.passed for r, _ in done)
+        out.print(f"{len(done)} scenarios: {held} hold, {len(done) - held} do not")
+    return write()
+
+
+def _read(path: Path) -> Scenario:
+    try:
+        return read_scenario(path)
+    except ScenarioError as error:
+        _fail(error)
+
+
+def _run(scenario: Scenario, make_target: MakeTarget) -> ScenarioResult:
+    try:
+        return run_scenario(scenario, make_target)
+    except ScenarioError as error:
+        _fail(error)
+
+
+def _fail(error: ScenarioError) -> NoReturn:
+    where = place(error.file, error.line, error.column) if error.line else error.file
+    fail_input(error.what, where=where, expected=error.expected)
+
+
+def _case(result: ScenarioResult, seconds: float, target: str) -> Case:
+    last = result.lines[-1] if result.lines else None
+    message = f"line {last.number}: {last.text}: {last.outcome}" if last and not result.passed else ""
+    return Case(f"kvspec run {target}", result.name, seconds, result.verdict, message)
+
+
+# -- the terminal -----------------------------------------------------------------------------------------------------
+
+
+def _print(out: Console, scenario: Scenario, result: ScenarioResult, quiet: bool) -> None:
+    if quiet and result.passed:
+        out.print(f"{scenario.name}: {_summary(scenario, result)}")
+        return
+    out.print(scenario.name)
+    for line in result.lines:
+        out.print(_line(line))
+        for title, state in (("before", line.before), ("after", line.after)):
+            for number, fact in enumerate(state):
+                out.print(f"      {title if not number else '':<8}{fact}")
+    out.print(f"  {_summary(scenario, result)}")
+
+
+def _line(line: LineResult) -> str:
+    mark = "" if line.verdict == "passed" else f"{line.verdict}: "
+    return f"{line.number:>5}  {line.text:<{_COLUMN}}  {mark}{line.outcome}".rstrip()
+
+
+def _summary(scenario: Scenario, result: ScenarioResult) -> str:
+    parts = [f"{len(scenario.lines)} lines"] + [f"{result.skipped} of them not run"] * bool(result.skipped)
+    unseen = sum(line.verdict == "not observed" for line in result.lines)
+    parts += [f"{unseen} checks not observed"] * bool(unseen)
+    return f"{_WORDS[result.verdict]} ({', '.join(parts)})"

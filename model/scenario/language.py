@@ -1,0 +1,236 @@
+"""What a scenario says, as data: a pool, then operations and checks, or events of a chapter and checks.
+
+`kvspec.model.scenario.parse` makes these from text, `kvspec.model.scenario.write` makes text of them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from kvspec.model.conformance import PoolConfig
+from kvspec.model.operations import Operation
+
+MAX_BYTES: Final = 4 * 2**20
+MAX_LINES: Final = 20_000
+MAX_COLUMNS: Final = 2**16
+MAX_NUMBER: Final = 2**63 - 1
+MAX_TOKENS: Final = 2**20
+MAX_CELLS: Final = 2**24
+"""Limits of a scenario: bytes and lines of a file, characters of a line, a number of any kind, tokens in all, and
+token cells of the pool."""
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be read.
+
+    Attributes:
+        file, line, column: where, both numbers from 1; 0 where it is about the whole file.
+        what: what was found.
+        expected: what would have been right.
+    """
+
+    def __init__(self, file: str, line: int, column: int, what: str, expected: str) -> None:
+        self.file, self.line, self.column, self.what, self.expected = file, line, column, what, expected
+        place = f"{file}:{line}:{column}" if line else file
+        super().__init__(f"{place}: {what}, expected {expected}")
+
+
+class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="expect", tag=str.lower):
+    """One ``expect`` line."""
+
+
+class Hit(Check):
+    """The last ``allocate_shared`` of the sequence found that many tokens."""
+
+    seq: str
+    num_tokens: int
+
+
+class Granted(Check):
+    """The previous operation was done."""
+
+
+class Refused(Check):
+    """The previous operation was refused."""
+
+
+class Error(Check):
+    """The previous operation was an error."""
+
+
+class Free(Check):
+    """So many blocks are free."""
+
+    num_blocks: int
+
+
+class Used(Check):
+    """So many blocks are held by sequences."""
+
+    num_blocks: int
+
+
+class Keys(Check):
+    """So many keys can be matched."""
+
+    num_keys: int
+
+
+class Blocks(Check):
+    """The sequence's table has so many blocks."""
+
+    seq: str
+    num_blocks: int
+
+
+class Computed(Check):
+    """So many tokens of the sequence are computed."""
+
+    seq: str
+    num_tokens: int
+
+
+class Shared(Check):
+    """Both tables have the same physical block at a place."""
+
+    seq: str
+    other: str
+    index: int
+
+
+class Apart(Check):
+    """The two tables have different physical blocks at a place."""
+
+    seq: str
+    other: str
+    index: int
+
+
+class References(Check):
+    """The block at a place of a table has so many holders."""
+
+    seq: str
+    index: int
+    num_holders: int
+
+
+class Evicted(Check):
+    """The last ``evict`` freed so many blocks."""
+
+    num_blocks: int
+
+
+class Violated(Check, tag="violation"):
+    """The previous line breaks a promise of this family (and this rule); nothing follows in the scenario."""
+
+    family: str
+    rule: str | None = None
+
+
+class Drained(Check):
+    """When all sequences have ended and the cache is dropped, every block is free. Ends all sequences."""
+
+
+class BrokenInvariant(Check, tag="broken"):
+    """After the previous event this invariant does not hold."""
+
+    invariant: str
+
+
+class Forbidden(Check):
+    """The spec does not allow the previous event."""
+
+
+EVENT_CHECKS: Final = (BrokenInvariant, Forbidden)
+"""Checks of a scenario of events; the others are those of a scenario of operations."""
+
+
+class Mark(Enum):
+    """Punctuation among the atoms of an event or fact."""
+
+    COMMA = ","
+
+
+class Seated(msgspec.Struct, frozen=True):
+    """``a[0]``: the place of a sequence's table."""
+
+    seq: str
+    index: int
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """``[7 8]``: the chain of these tokens."""
+
+    tokens: tuple[int, ...]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """``{...}``: a set as one argument."""
+
+    atoms: tuple[Atom, ...]
+
+
+Atom = int | str | Seated | Tokens | Group | Mark
+"""What the arguments of events and the facts of a start state are made of; their sorts say how they are read."""
+
+
+class EventLine(msgspec.Struct, frozen=True):
+    """``event NAME ARGUMENTS``."""
+
+    name: str
+    atoms: tuple[Atom, ...] = ()
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """``NAME KEY: VALUES`` of a given start state; ``key`` is None where there is no colon."""
+
+    name: str
+    key: tuple[Atom, ...] | None
+    values: tuple[Atom, ...]
+
+
+Item = Operation | Check | EventLine | Fact
+"""One line behind the head of a scenario."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An item and where it stands."""
+
+    number: int
+    item: Item
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A scenario as it was written.
+
+    Attributes:
+        name: what it is called, usually its file.
+        config: the pool.
+        lines: operations and checks, or events and checks.
+        chapter: the chapter whose events are run; None for a scenario of operations.
+        given: facts of the start state; None where the chapter's own start is meant.
+    """
+
+    name: str
+    config: PoolConfig
+    lines: tuple[Line, ...]
+    chapter: str | None = None
+    given: tuple[Line, ...] | None = None
+
+    @property
+    def items(self) -> list[Item]:
+        """The lines without their numbers."""
+        return [line.item for line in self.lines]
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The operations alone."""
+        return [line.item for line in self.lines if isinstance(line.item, Operation)]
+
+    @property
+    def checks(self) -> list[Check]:
+        """The checks alone."""
+        return [line.item for line in self.lines if isinstance(line.item, Check)]

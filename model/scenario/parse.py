@@ -1,0 +1,365 @@
+"""From text to `Scenario`: limits first, then the grammar, then what a grammar cannot say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from typing import Any, Final, NoReturn
+
+from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
+
+from kvspec.model import operations as ops
+from kvspec.model.acceptor import Family
+from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.scenario import language as la
+from kvspec.model.scenario.language import ScenarioError
+
+Node = Tree[Token]
+
+_WORDS: Final[Mapping[str, str]] = {
+    "INT": "a number",
+    "RANGE": "a range such as 0..15",
+    "WORD": "a name",
+    "SEAT": "a place such as a[0]",
+    "_NL": "the end of the line",
+    "$END": "the end of the file",
+    "NO_CACHE": "'no-cache'",
+    "ADAPTER": "'adapter='",
+    "VERSION": "'version='",
+    "SALT": "'salt='",
+    "IMAGES": "'images='",
+    "COMMA": "','",
+    "COLON": "':'",
+    "SLASH": "'/'",
+    "LEFT": "'['",
+    "RIGHT": "']'",
+    "OPEN": "'{'",
+    "CLOSE_GROUP": "'}'",
+}
+OPERATION_WORDS: Final = frozenset(
+    {"START", "ALLOCATE_SHARED", "ALLOCATE", "APPEND", "WRITE", "CACHE", "DEALLOCATE", "PREEMPT", "ABORT"}
+    | {"FORK", "TRUNCATE", "EVICT", "RESET", "HOLD", "RELEASE", "CLOSE"}
+)
+"""Terminals of the words that operations begin with."""
+_UNPRINTABLE: Final = re.compile(r"[^\t\r\n\x20-\x7e\x80-\U0010ffff]")
+
+
+def read_scenario(path: str | os.PathLike[str]) -> la.Scenario:
+    """The scenario in a file.
+
+    Raises:
+        ScenarioError: it is too large, no text, or no scenario.
+        OSError: it cannot be read.
+    """
+    name = os.fspath(path)
+    with open(path, "rb") as file:
+        data = file.read(la.MAX_BYTES + 1)
+    if len(data) > la.MAX_BYTES:
+        raise ScenarioError(name, 0, 0, "the file is too long", f"at most {la.MAX_BYTES} bytes")
+    try:
+        return parse_scenario(data.decode("utf-8"), name)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise ScenarioError(name, line, column, f"byte 0x{data[error.start]:02x}", "UTF-8 text") from None
+
+
+def parse_scenario(text: str, name: str = "scenario") -> la.Scenario:
+    """The scenario that a text describes.
+
+    Raises:
+        ScenarioError: with the place, what was found and what was expected.
+    """
+    _check_limits(text, name)
+    try:
+        tree = _grammar().parse(text if text.endswith("\n") else text + "\n")
+    except UnexpectedToken as error:
+        raise _unexpected(error, text, name) from None
+    except UnexpectedCharacters as error:
+        found = f"'{error.char}'" if error.char.isprintable() else repr(error.char)
+        raise ScenarioError(name, error.line, error.column, f"found {found}", _either(error.allowed)) from None
+    return _Reader(name).scenario(tree)
+
+
+def _check_limits(text: str, name: str) -> None:
+    if len(text) > la.MAX_BYTES:
+        raise ScenarioError(name, 0, 0, "the text is too long", f"at most {la.MAX_BYTES} characters")
+    for number, line in enumerate(text.split("\n"), 1):
+        if number > la.MAX_LINES:
+            raise ScenarioError(name, number, 1, "too many lines", f"at most {la.MAX_LINES}")
+        if len(line) > la.MAX_COLUMNS:
+            expected = f"at most {la.MAX_COLUMNS} characters"
+            raise ScenarioError(name, number, la.MAX_COLUMNS + 1, "the line is too long", expected)
+        if bad := _UNPRINTABLE.search(line):
+            raise ScenarioError(name, number, bad.start() + 1, f"control character {bad.group()!r}", "printable text")
+
+
+@cache
+def _grammar() -> Lark:
+    text = resources.files(__package__).joinpath("grammar.lark").read_text(encoding="utf-8")
+    return Lark(text, parser="lalr", lexer="contextual", propagate_positions=True, maybe_placeholders=True)
+
+
+def _unexpected(error: UnexpectedToken, text: str, name: str) -> ScenarioError:
+    token = error.token
+    shown = token.value.splitlines()[0] if token.value.strip() else ""
+    shown = shown if len(shown) <= 40 else shown[:37] + "..."
+    found = f"found '{shown}'" if shown else "the line ends" if token.type == "_NL" else "the file ends"
+    line = token.line or text.count("\n") + 1
+    return ScenarioError(name, line, token.column or 1, found, _either(error.accepts or error.expected))
+
+
+def _either(terminals: Iterable[str]) -> str:
+    found = set(terminals) - {"STRING"}
+    words = sorted(_WORDS.get(t, f"'{t.lower()}'") for t in found - OPERATION_WORDS)
+    if found >= OPERATION_WORDS:
+        words.insert(0, f"an operation ({', '.join(sorted(w.lower() for w in OPERATION_WORDS))})")
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "nothing"
+
+
+class _Reader:
+    """Turns the tree into structs, with the place of everything that it refuses."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tokens = 0
+
+    def fail(self, at: Any, what: str, expected: str) -> NoReturn:
+        place = at.meta if isinstance(at, Tree) else at
+        raise ScenarioError(self.name, place.line, place.column, what, expected)
+
+    # -- the whole ---------------------------------------------------------------------------------------------------
+
+    def scenario(self, tree: Node) -> la.Scenario:
+        parts = {p.data: p for p in _trees(tree) if p.data in ("pool", "chapter", "given")}
+        config = self._pool(parts["pool"])
+        given = parts.get("given")
+        facts = None if given is None else tuple(self._fact(f) for f in _trees(given))
+        lines = tuple(self._line(p) for p in _trees(tree) if p.data not in ("pool", "chapter", "given"))
+        chapter = self._text(parts["chapter"].children[1]) if "chapter" in parts else None
+        is_events = facts is not None or chapter is not None or any(isinstance(x.item, la.EventLine) for x in lines)
+        self._one_kind(lines, is_events)
+        return la.Scenario(self.name, config, lines, (chapter or "sequences") if is_events else None, facts)
+
+    def _one_kind(self, lines: tuple[la.Line, ...], is_events: bool) -> None:
+        """Events and operations do not mix, and nothing follows an expected violation."""
+        for line in lines:
+            item = line.item
+            if isinstance(item, ops.Operation if is_events else la.EventLine):
+                what = "an operation in a scenario of events" if is_events else "an event in a scenario of operations"
+                raise ScenarioError(self.name, line.number, 1, what, "only one of the two kinds")
+            if isinstance(item, la.Check) and isinstance(item, la.EVENT_CHECKS) != is_events:
+                what = "a check of operations" if is_events else "a check of events"
+                other = "broken or forbidden" if is_events else "a check of operations"
+                raise ScenarioError(self.name, line.number, 1, what, other)
+        for line, following in pairwise(lines):
+            if isinstance(line.item, la.Violated):
+                raise ScenarioError(self.name, following.number, 1, "a line behind a violation", "the end of the file")
+        self._checks_have_a_subject(lines)
+
+    def _checks_have_a_subject(self, lines: tuple[la.Line, ...]) -> None:
+        done = False
+        for line in lines:
+            if not done and isinstance(line.item, (la.Granted, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)):
+                what = "a check of what was done before anything was"
+                raise ScenarioError(self.name, line.number, 1, what, "an operation or event before it")
+            done = done or not isinstance(line.item, la.Check) or isinstance(line.item, la.Drained)
+
+    def _pool(self, tree: Node) -> PoolConfig:
+        _, blocks, _, size, *options = tree.children
+        num_blocks, block_size = self._count(blocks), self._count(size)
+        words = [str(option) for option in options]
+        if len(set(words)) != len(words):
+            self.fail(options[-1], f"'{words[-1]}' twice", "each option once")
+        if num_blocks < 2:
+            self.fail(blocks, f"a pool of {num_blocks} blocks", "at least 2 (block 0 is padding)")
+        if block_size < 1:
+            self.fail(size, f"blocks of {block_size} tokens", "at least 1")
+        if num_blocks * block_size > la.MAX_CELLS:
+            self.fail(blocks, f"a pool of {num_blocks * block_size} token cells", f"at most {la.MAX_CELLS}")
+        return PoolConfig(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            enable_prefix_cache="no-cache" not in words,
+            sanitizer="sanitizer" in words,
+        )
+
+    def _line(self, tree: Node) -> la.Line:
+        if tree.data == "expect":
+            item: la.Item = self._check(tree.children[1])
+        elif tree.data == "event":
+            _, name, *atoms = tree.children
+            item = la.EventLine(self._text(name), self._atoms(atoms))
+        else:
+            item = _OPERATIONS[tree.data](self, tree.children[1:])
+        return la.Line(tree.meta.line, item)
+
+    def _fact(self, tree: Node) -> la.Line:
+        name, *rest = tree.children
+        colon = next((i for i, c in enumerate(rest) if isinstance(c, Token) and c.type == "COLON"), None)
+        found = [c for c in rest if c is not None]
+        key = None if colon is None else self._atoms(rest[:colon])
+        values = self._atoms(found if colon is None else [c for c in rest[colon + 1 :] if c is not None])
+        return la.Line(tree.meta.line, la.Fact(self._text(name), key, values))
+
+    def _check(self, tree: Any) -> la.Check:
+        children = tree.children[1:]
+        if tree.data == "violation":
+            return self._violation(children)
+        return _CHECKS[tree.data](*(self._text(c) if _is_name(c) else self._count(c) for c in children))
+
+    def _violation(self, children: list[Any]) -> la.Check:
+        family, _, rule = children
+        families = [f.value for f in Family]
+        if str(family) not in families:
+            self.fail(family, f"unknown family '{family}'", "one of " + ", ".join(families))
+        return la.Violated(str(family), None if rule is None else str(rule))
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def start(self, children: list[Any]) -> ops.Operation:
+        name, *rest = children
+        tokens = self.all_tokens([c for c in rest if c.data == "token"])
+        context = self._context([c for c in rest if c.data != "token"])
+        return ops.Start(self._text(name), tokens, context)
+
+    def _context(self, options: list[Node]) -> Context:
+        found: dict[str, Any] = {}
+        for option in options:
+            key, children = str(option.data), option.children
+            if key in found:
+                self.fail(option, f"'{key}=' twice", "each option once")
+            if key == "version":
+                found[key] = self.number(children[1])
+            else:
+                texts = tuple(self._text(c) for c in children if _is_name(c))
+                found[key] = texts if key == "images" else texts[0]
+        if "version" in found:
+            found["adapter_version"] = found.pop("version")
+        return Context(**found)
+
+    def all_tokens(self, children: Iterable[Any]) -> tuple[int, ...]:
+        """Token ids, ranges written out."""
+        found: list[int] = []
+        for child in children:
+            token = child.children[0] if isinstance(child, Tree) else child
+            first, _, last = str(token).partition("..")
+            low, high = self._whole(token, first), self._whole(token, last or first)
+            if high < low:
+                self.fail(token, f"the range {token} is empty", "the smaller number first")
+            self.tokens += high - low + 1
+            if self.tokens > la.MAX_TOKENS:
+                self.fail(token, "too many tokens", f"at most {la.MAX_TOKENS} in all")
+            found.extend(range(low, high + 1))
+        return tuple(found)
+
+    def _whole(self, token: Token, text: str) -> int:
+        if len(text) > 20 or abs(int(text)) > la.MAX_NUMBER:
+            self.fail(token, "a number out of range", f"at most {la.MAX_NUMBER}")
+        return int(text)
+
+    def number(self, token: Token) -> int:
+        """A number that may be negative: some calls are meant to be errors."""
+        return self._whole(token, str(token))
+
+    def _count(self, token: Token) -> int:
+        value = self.number(token)
+        if value < 0:
+            self.fail(token, f"{value}", "0 or more")
+        return value
+
+    def _text(self, node: Any) -> str:
+        token: Any = node.children[0] if isinstance(node, Tree) else node
+        return self._word(token, str(token))
+
+    def _word(self, token: Token, text: str) -> str:
+        if not text.startswith('"'):
+            return text
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            self.fail(token, f"{text}", "a string as in JSON")
+
+    def _atoms(self, nodes: Iterable[Any]) -> tuple[la.Atom, ...]:
+        return tuple(self._atom(n.children[0] if n.data == "atom" else n) for n in nodes)
+
+    def _atom(self, node: Any) -> la.Atom:
+        if isinstance(node, Tree):
+            inner = [c for c in node.children if isinstance(c, Tree) or c.type in ("INT", "RANGE")]
+            return la.Group(self._atoms(inner)) if node.data == "group" else la.Tokens(self.all_tokens(inner))
+        if node.type == "INT":
+            return self.number(node)
+        if node.type == "COMMA":
+            return la.Mark.COMMA
+        if node.type == "SEAT":
+            word, _, index = str(node)[:-1].rpartition("[")
+            return la.Seated(self._word(node, word), self._whole(node, index))
+        return self._word(node, str(node))
+
+    def plain(self, kind: Callable[..., ops.Operation]) -> Callable[[list[Any]], ops.Operation]:
+        """An operation whose fields are names and numbers in their order."""
+
+        def make(children: list[Any]) -> ops.Operation:
+            fields = [c for c in children if _is_name(c) or c.type == "INT"]
+            return kind(*(self._text(c) if _is_name(c) else self.number(c) for c in fields))
+
+        return make
+
+
+def _trees(tree: Node) -> list[Node]:
+    return [c for c in tree.children if isinstance(c, Tree)]
+
+
+def _is_name(node: Any) -> bool:
+    return isinstance(node, Tree) and node.data == "name"
+
+
+def _plain(kind: Callable[..., ops.Operation]) -> Callable[[_Reader, list[Any]], ops.Operation]:
+    return lambda reader, children: reader.plain(kind)(children)
+
+
+def _append(reader: _Reader, children: list[Any]) -> ops.Operation:
+    return ops.Append(reader._text(children[0]), reader.all_tokens(children[1:]))
+
+
+_OPERATIONS: Final[Mapping[str, Callable[[_Reader, list[Any]], ops.Operation]]] = {
+    "start_sequence": _Reader.start,
+    "append": _append,
+    "allocate_shared": _plain(ops.AllocateShared),
+    "allocate": _plain(ops.Allocate),
+    "write": _plain(ops.Write),
+    "cache": _plain(ops.Cache),
+    "deallocate": _plain(ops.Deallocate),
+    "preempt": _plain(ops.Preempt),
+    "abort": _plain(ops.Abort),
+    "fork": _plain(ops.Fork),
+    "truncate": _plain(ops.Truncate),
+    "evict": _plain(ops.Evict),
+    "reset": _plain(ops.Reset),
+    "hold": _plain(ops.Hold),
+    "release": _plain(ops.Release),
+    "close": _plain(ops.Close),
+}
+_CHECKS: Final[Mapping[str, type[la.Check]]] = {
+    "hit": la.Hit,
+    "granted": la.Granted,
+    "refused": la.Refused,
+    "error": la.Error,
+    "free": la.Free,
+    "used": la.Used,
+    "keys": la.Keys,
+    "blocks": la.Blocks,
+    "computed": la.Computed,
+    "shared": la.Shared,
+    "apart": la.Apart,
+    "references": la.References,
+    "evicted": la.Evicted,
+    "drained": la.Drained,
+    "broken": la.BrokenInvariant,
+    "forbidden": la.Forbidden,
+}

@@ -1,0 +1,249 @@
+"""Runs a scenario of operations: every call is judged by the acceptor, every check looks at what the target shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from kvspec.model import operations as ops
+from kvspec.model.acceptor import Acceptor, Violation
+from kvspec.model.conformance import Capability, MisuseError, PoolConfig, Target
+from kvspec.model.scenario import language as la
+from kvspec.model.scenario.show import model_state, target_state
+from kvspec.model.scenario.write import format_item
+
+Verdict = Literal["passed", "failed", "violated", "not observed"]
+
+
+class LineResult(msgspec.Struct):
+    """What became of one line.
+
+    Attributes:
+        number: the line in the file.
+        text: the line as the language writes it.
+        verdict: ``passed``; ``failed`` (something else was expected); ``violated`` (the spec does not allow it);
+            ``not observed`` (the target cannot show it, and it holds in the model).
+        outcome: what happened, in a few words.
+        before, after: the state around a line that did not pass.
+    """
+
+    number: int
+    text: str
+    verdict: Verdict
+    outcome: str = ""
+    before: list[str] = msgspec.field(default_factory=list)
+    after: list[str] = msgspec.field(default_factory=list)
+
+
+class ScenarioResult(msgspec.Struct):
+    """What became of a scenario.
+
+    Attributes:
+        name: of the scenario.
+        verdict: the worst of its lines.
+        lines: those that were run; a line that fails is the last one.
+        skipped: how many were not run.
+        family, rule: of the first step that no correct manager could have taken, expected or not.
+    """
+
+    name: str
+    verdict: Verdict
+    lines: list[LineResult]
+    skipped: int = 0
+    family: str | None = None
+    rule: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "passed"
+
+    @property
+    def last(self) -> LineResult:
+        """The line at which the run ended."""
+        return self.lines[-1]
+
+
+MakeTarget = Callable[[PoolConfig], Target]
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict of all lines together."""
+    order: tuple[Verdict, ...] = ("violated", "failed", "not observed", "passed")
+    return next((v for v in order if v in verdicts), "passed")
+
+
+class Seen(NamedTuple):
+    """Answer to a check: the value, and whether the target itself showed it."""
+
+    holds: bool
+    shown: str
+    observed: bool = True
+
+
+class OperationRun:
+    """One run of a scenario of operations."""
+
+    def __init__(self, scenario: la.Scenario, make_target: MakeTarget) -> None:
+        self.scenario = scenario
+        self.acceptor = Acceptor(make_target(scenario.config), scenario.config)
+        self.results: list[LineResult] = []
+        self.outcome = ""
+        self.value: Any = None
+        self.hits: dict[str, int] = {}
+        self.violation: Violation | None = None
+
+    def run(self) -> ScenarioResult:
+        """Run line after line, up to the first that does not pass."""
+        for at, line in enumerate(self.scenario.lines):
+            result = self._line(at, line)
+            self.results.append(result)
+            if result.verdict not in ("passed", "not observed"):
+                break
+        verdicts = [r.verdict for r in self.results]
+        found = self.violation
+        return ScenarioResult(
+            self.scenario.name,
+            worst(verdicts),
+            self.results,
+            len(self.scenario.lines) - len(self.results),
+            None if found is None else found.family.value,
+            None if found is None else found.rule,
+        )
+
+    def _line(self, at: int, line: la.Line) -> LineResult:
+        before = model_state(self.acceptor)
+        verdict, outcome = self._item(at, line.item)
+        result = LineResult(line.number, format_item(line.item), verdict, outcome)
+        if verdict in ("failed", "violated"):
+            result.before, result.after = before, target_state(self.acceptor)
+        return result
+
+    def _item(self, at: int, item: la.Item) -> tuple[Verdict, str]:
+        if isinstance(item, ops.Operation):
+            return self._judged(at, lambda: self._operation(item))
+        if isinstance(item, la.Drained):
+            return self._judged(at, self._drain)
+        if isinstance(item, la.Violated):
+            return self._expected_violation(item)
+        assert isinstance(item, la.Check)
+        seen = self._check(item)
+        if not seen.holds:
+            return "failed", f"found {seen.shown}"
+        return ("passed", seen.shown) if seen.observed else ("not observed", f"{seen.shown} in the model")
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def _judged(self, at: int, call: Callable[[], str]) -> tuple[Verdict, str]:
+        """Make a call; an error or a violation passes only where the next lines expect it."""
+        following = [line.item for line in self.scenario.lines[at + 1 :]]
+        try:
+            self.outcome = call()
+        except MisuseError as error:
+            self.outcome = "error"
+            return ("passed" if _error_expected(following) else "failed"), f"error: {error}"
+        except Violation as violation:
+            self.outcome, self.violation = "violation", violation
+            expected = bool(following) and isinstance(following[0], la.Violated)
+            return "passed" if expected else "violated", f"{violation.family}/{violation.rule}: {violation.what}"
+        return "passed", "" if self.outcome == "done" else self.outcome
+
+    def _operation(self, operation: ops.Operation) -> str:
+        self.value = value = self.acceptor.do(operation)
+        match operation:
+            case ops.AllocateShared():
+                self.hits[operation.seq] = value
+                return f"hit {value}"
+            case ops.Evict():
+                return f"evicted {value}"
+            case ops.Allocate() | ops.Reset():
+                return "granted" if value else "refused"
+        return "done"
+
+    def _drain(self) -> str:
+        self.acceptor.drain()
+        return "drained"
+
+    def _expected_violation(self, check: la.Violated) -> tuple[Verdict, str]:
+        found = self.violation
+        if found is None:
+            return "failed", "nothing was violated"
+        if found.family.value != check.family or check.rule not in (None, found.rule):
+            return "failed", f"found {found.family}/{found.rule}: {found.what}"
+        return "passed", f"{found.family}/{found.rule}"
+
+    # -- checks ------------------------------------------------------------------------------------------------------
+
+    def _check(self, check: la.Check) -> Seen:
+        match check:
+            case la.Granted():
+                done = self.outcome not in ("refused", "error", "violation")
+                return Seen(done, "granted" if done else self.outcome)
+            case la.Refused() | la.Error():
+                wanted = "refused" if isinstance(check, la.Refused) else "error"
+                return Seen(self.outcome == wanted, self.outcome)
+            case la.Hit():
+                hit = self.hits.get(check.seq)
+                return Seen(hit == check.num_tokens, "no allocate_shared" if hit is None else f"{hit}")
+            case la.Evicted():
+                return Seen(self.outcome == f"evicted {check.num_blocks}", self.outcome)
+            case la.Shared() | la.Apart():
+                return self._compare(check)
+        return self._number(check)
+
+    def _number(self, check: la.Check) -> Seen:
+        """A check of a number that the target may or may not show."""
+        try:
+            wanted, found, observed = self._measure(check)
+        except (KeyError, IndexError, MisuseError) as error:
+            return Seen(False, f"nothing to look at ({_first_line(error)})")
+        return Seen(found == wanted, f"{found}", observed)
+
+    def _measure(self, check: la.Check) -> tuple[int, int, bool]:
+        acceptor, pool, target = self.acceptor, self.acceptor.pool, self.acceptor.target
+        match check:
+            case la.Free():
+                if acceptor.sees(Capability.FREE_IDS):
+                    return check.num_blocks, len(target.free_ids()), True
+                seen = acceptor.sees(Capability.FREE_COUNT)
+                return check.num_blocks, target.free_count() if seen else len(pool.free), seen
+            case la.Used():
+                seen = acceptor.sees(Capability.USED_COUNT)
+                return check.num_blocks, target.used_count() if seen else pool.used, seen
+            case la.Keys():
+                seen = acceptor.sees(Capability.CACHED_KEYS)
+                return check.num_keys, len(target.cached()) if seen else len(pool.cached), seen
+            case la.References():
+                block = target.block_table(check.seq)[check.index]
+                seen = acceptor.sees(Capability.REF_COUNTS)
+                return check.num_holders, target.ref_count(block) if seen else len(pool.holders[block]), seen
+            case la.Blocks():
+                return check.num_blocks, len(target.block_table(check.seq)), True
+            case la.Computed():
+                return check.num_tokens, target.num_computed(check.seq), True
+        raise AssertionError(f"no meaning for {check!r}")
+
+    def _compare(self, check: la.Shared | la.Apart) -> Seen:
+        tables = []
+        for seq in (check.seq, check.other):
+            try:
+                tables.append(self.acceptor.target.block_table(seq)[check.index])
+            except (KeyError, IndexError, MisuseError) as error:
+                return Seen(False, f"{seq} has no block {check.index} ({_first_line(error)})")
+        same = tables[0] == tables[1]
+        shown = f"both have block {tables[0]}" if same else f"blocks {tables[0]} and {tables[1]}"
+        return Seen(same == isinstance(check, la.Shared), shown)
+
+
+def _error_expected(following: Sequence[la.Item]) -> bool:
+    for item in following:
+        if not isinstance(item, la.Check):
+            return False
+        if isinstance(item, la.Error):
+            return True
+    return False
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
