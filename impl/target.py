@@ -266,7 +266,7 @@ class TorchTarget:
     @_operation
     def block_table(self, seq: str) -> Items[int]:
         """Physical ids of the table, logical order."""
-        return self._get(seq, "block_table").kv_state_.ids_.tolist()
+        return self._get(seq, "block_table").kv_state_.ids_[:]
 
     @_operation
     def num_computed(self, seq: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from array import array
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvspec.impl import prefix_cache
 from kvspec.impl.block import Block
@@ -278,7 +278,7 @@ def test_wrong_tokens_are_refused(tokens: list[int]) -> None:
 
 
 # -- recency against a plain list --------------------------------------------------------------------------------------
-class Recency(RuleBasedStateMachine):
+class Recency:
     """Eviction order against a naive account: every operation stamps what it used, the victim has the least stamp.
 
     Chains share prefixes; sequences and pins come and go in any order, so entries become idle out of order.
@@ -286,8 +286,8 @@ class Recency(RuleBasedStateMachine):
 
     CHAINS = ((1,), (1, 2), (1, 2, 3), (1, 5), (7,), (7, 8, 9), (4, 4))
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
         self.manager = BlockManagerImpl(64, 1)
         self.cache = cache_of(self.manager)
         self.clock = 0
@@ -297,51 +297,45 @@ class Recency(RuleBasedStateMachine):
         self.pins: list[Block] = []
 
     def use(self, chain: tuple[int, ...]) -> None:
+        self.clock += 1
         for depth in range(len(chain)):
             self.stamps[chain[: depth + 1]] = (self.clock, -depth)
 
-    @rule(chain=st.sampled_from(CHAINS), again=st.booleans())
-    def publish(self, chain: tuple[int, ...], again: bool) -> None:
+    def publish(self) -> None:
+        """With or without a look-up before; without it the blocks may be duplicates."""
+        chain = self.draw.choice(self.CHAINS)
         tokens, keys = tokens_of(*chain), PrefixKeys(1)
-        hits = [] if again else self.manager.allocate_shared(tokens, keys)
-        self.clock += 1
-        self.use(chain[: len(hits)])
+        hits = self.manager.allocate_shared(tokens, keys) if self.draw.random() < 0.5 else []
         fresh = self.manager.allocate(len(chain) - len(hits))
         assert fresh is not None
-        self.clock += 1
-        self.use(chain)
         self.manager.cache(tokens, hits + fresh, keys)
+        self.use(chain)
         self.keys.update({key: chain[: depth + 1] for depth, key in enumerate(keys.chain)})
         self.held.append(hits + fresh)
 
-    @rule(chain=st.sampled_from(CHAINS))
-    def match(self, chain: tuple[int, ...]) -> None:
+    def match(self) -> None:
+        chain = self.draw.choice(self.CHAINS)
         hits = self.manager.allocate_shared(tokens_of(*chain))
-        known = [depth for depth in range(len(chain)) if chain[: depth + 1] not in self.stamps]
-        assert len(hits) == (known[0] if known else len(chain))
-        self.clock += 1
+        missing = [depth for depth in range(len(chain)) if chain[: depth + 1] not in self.stamps]
+        assert len(hits) == (missing[0] if missing else len(chain))
         self.use(chain[: len(hits)])
         self.held.append(hits)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), backwards=st.booleans())
-    def let_go(self, data: st.DataObject, backwards: bool) -> None:
-        blocks = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        self.manager.release_blocks(blocks[::-1] if backwards else blocks)
+    def let_go(self) -> None:
+        if self.held:
+            blocks = self.held.pop(self.draw.randrange(len(self.held)))
+            self.manager.release_blocks(blocks[::-1] if self.draw.random() < 0.5 else blocks)
 
-    @precondition(lambda self: self.stamps)
-    @rule(data=st.data())
-    def pin(self, data: st.DataObject) -> None:
-        entry = data.draw(st.sampled_from(list(self.cache.entries_.values())))
-        self.pins.append(self.manager.hold(entry.id))
+    def pin(self) -> None:
+        if self.stamps and len(self.pins) < 3:
+            self.pins.append(self.manager.hold(self.draw.choice(list(self.cache.entries_.values())).id))
 
-    @precondition(lambda self: self.pins)
-    @rule(data=st.data())
-    def unpin(self, data: st.DataObject) -> None:
-        self.pins.pop(data.draw(st.integers(0, len(self.pins) - 1))).release()
+    def unpin(self) -> None:
+        if self.pins:
+            self.pins.pop(self.draw.randrange(len(self.pins))).release()
 
-    @rule(count=st.integers(0, 4))
-    def evict(self, count: int) -> None:
+    def evict(self) -> None:
+        count = self.draw.choice([0, 1, 1, 1, 2, 9])
         idle = [self.keys[key] for key, entry in self.cache.entries_.items() if entry.ref_count == 1]
         victims = sorted(idle, key=lambda chain: self.stamps[chain])[:count]
         self.cache.drain_events()
@@ -350,19 +344,42 @@ class Recency(RuleBasedStateMachine):
         for chain in victims:
             del self.stamps[chain]
 
-    @rule()
     def reset(self) -> None:
         self.cache.reset()
         self.stamps.clear()
 
-    @invariant()
-    def counts_agree(self) -> None:
+    def check(self) -> None:
         entries = self.cache.entries_
         assert {self.keys[key] for key in entries} == set(self.stamps)
         assert self.cache.num_idle == sum(entry.ref_count == 1 for entry in entries.values())
         assert all(entry.hash_value == key for key, entry in entries.items())
         held = {block.id for blocks in self.held for block in blocks}
         assert self.manager.num_used_blocks == len(held)
+        # What waits in the heap stays in proportion to the map.
+        assert len(self.cache._late) <= 2 * len(entries) + 64
 
 
-TestRecency = Recency.TestCase
+@pytest.mark.parametrize("seed", range(8))
+def test_the_victim_is_the_least_recently_used_idle_entry(seed: int) -> None:
+    recency = Recency(random.Random(seed))
+    weights = {"publish": 6, "match": 4, "let_go": 9, "pin": 5, "unpin": 5, "evict": 5, "reset": 0.2}
+    for operation in recency.draw.choices(list(weights), list(weights.values()), k=1500):
+        getattr(recency, operation)()
+        recency.check()
+
+
+def test_the_heap_of_late_entries_stays_small() -> None:
+    manager = BlockManagerImpl(8, 1)
+    manager.release_blocks(publish(manager, tokens_of(1)))
+    manager.release_blocks(publish(manager, tokens_of(2)))
+    cache = cache_of(manager)
+    for _ in range(500):
+        for token in (1, 2):
+            manager.release_blocks(manager.allocate_shared(tokens_of(token)))
+        pins = [manager.hold(block_id) for block_id in (1, 2)]
+        for pin in reversed(pins):
+            pin.release()
+    assert len(cache._late) <= 2 * len(cache) + 64
+    cache.drain_events()
+    assert cache.evict(2) == 2
+    assert [event.block_id for event in cache.drain_events()] == [1, 2]

@@ -1,23 +1,52 @@
-"""Random lives of a small pool: every observation is compared with a plain account, every content with its tokens."""
+"""Random lives of a small pool: every observation is compared with a plain account, every content with its tokens.
+
+The same operations are drawn in two ways: by Hypothesis, whose failures shrink, and by a seeded generator with weights,
+which gets deeper: to full pools, evictions, and hits after evictions.
+"""
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections import Counter
+from typing import Protocol, TypeVar
 
 import numpy as np
-from hypothesis import settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvspec.impl.prefix_cache import PrefixKeys, encode_context
 from kvspec.impl.target import TorchTarget
 from kvspec.model.conformance import Context, MisuseError, PoolConfig, Tags
 
-CONTEXTS = (Context(), Context(adapter="x"), Context(salt="x"))
-TOKENS = st.lists(st.integers(0, 1), max_size=7)
-NAMES = "abcd"
+CONTEXTS = [Context()] * 8 + [Context(adapter="x"), Context(salt="x")]
+NAMES = "abcde"
 Chain = tuple[Context, tuple[int, ...]]
+T = TypeVar("T")
+
+
+class Draw(Protocol):
+    """Where choices come from; `random.Random` is one."""
+
+    def randint(self, a: int, b: int) -> int:
+        """A number from a to b."""
+
+    def choice(self, seq: list[T]) -> T:
+        """One of some."""
+
+
+class Drawn:
+    """Choices of Hypothesis."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+
+    def randint(self, a: int, b: int) -> int:
+        return self.data.draw(st.integers(a, b))
+
+    def choice(self, seq: list[T]) -> T:
+        return self.data.draw(st.sampled_from(seq))
 
 
 class Account:
@@ -32,32 +61,32 @@ class Account:
         return self.context, tuple(self.tokens[:length])
 
 
-RUNNING = precondition(lambda self: self.accounts)
+class Pool:
+    """A target and the account of it. Operations do nothing where there is nothing to do them on."""
 
-
-class Pool(RuleBasedStateMachine):
-    """Rules are the operations of the protocol, called with and without sense."""
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, config: PoolConfig, draw: Draw) -> None:
+        self.config, self.block_size, self.draw = config, config.block_size, draw
+        self.target = TorchTarget(config, heads=1, head_dim=1)
         self.accounts: dict[str, Account] = {}
         self.pins: dict[int, int] = {}
         self.tags: dict[Chain, int] = {}
         self.chains: dict[bytes, Chain] = {}
         self.mirror: dict[bytes, int] = {}
+        self.seen: Counter[str] = Counter()
+        """How often something happened that is worth having happened."""
 
-    @initialize(
-        num_blocks=st.integers(2, 8),
-        block_size=st.integers(1, 3),
-        sanitizer=st.booleans(),
-        cache=st.sampled_from([1, 1, 0]),
-    )
-    def make(self, num_blocks: int, block_size: int, sanitizer: bool, cache: int) -> None:
-        config = PoolConfig(
-            num_blocks=num_blocks, block_size=block_size, sanitizer=sanitizer, enable_prefix_cache=bool(cache)
-        )
-        self.config, self.block_size = config, block_size
-        self.target = TorchTarget(config, heads=1, head_dim=1)
+    def run(self, operation: str) -> None:
+        """One operation, then every check."""
+        needs_sequence = operation not in ("start", "evict", "reset", "hold", "release")
+        if not needs_sequence or self.accounts:
+            getattr(self, operation)()
+        for check in (
+            self.counts_are_sizes,
+            self.everybody_reads_his_own,
+            self.keys_tell_the_truth,
+            self.events_replay_to_the_map,
+        ):
+            check()
 
     # -- the account ---------------------------------------------------------------------------------------------------
     def contents(self, account: Account, start: int, stop: int) -> Tags:
@@ -90,61 +119,89 @@ class Pool(RuleBasedStateMachine):
         return {self.chains[key] for key in self.target.cached()}
 
     # -- operations ----------------------------------------------------------------------------------------------------
-    def some(self, data: st.DataObject) -> tuple[str, Account]:
-        seq = data.draw(st.sampled_from(sorted(self.accounts)))
+    def some(self) -> tuple[str, Account]:
+        seq = self.draw.choice(sorted(self.accounts))
         return seq, self.accounts[seq]
 
-    @precondition(lambda self: len(self.accounts) < len(NAMES))
-    @rule(tokens=TOKENS, context=st.sampled_from(CONTEXTS), match=st.booleans())
-    def start(self, tokens: list[int], context: Context, match: bool) -> None:
-        seq = min(set(NAMES) - set(self.accounts))
-        self.target.start(seq, tokens, context)
-        self.accounts[seq] = Account(list(tokens), context)
-        if match:
-            self.mount(seq, self.accounts[seq])
+    def sometimes(self) -> bool:
+        return self.draw.randint(0, 2) == 0
 
-    @RUNNING
-    @rule(data=st.data())
-    def match(self, data: st.DataObject) -> None:
-        seq, account = self.some(data)
+    # -- operations ----------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Few different tokens, so that prefixes are shared; long sequences, so that blocks run out."""
+        free_names = sorted(set(NAMES) - set(self.accounts))
+        if not free_names:
+            return
+        tokens = [self.draw.choice([0] * 9 + [1]) for _ in range(self.draw.randint(0, 12))]
+        seq, account = free_names[0], Account(tokens, self.draw.choice(CONTEXTS))
+        self.target.start(seq, tokens[:], account.context)
+        self.accounts[seq] = account
+        if not self.sometimes():
+            self.mount(seq, account)
+
+    def match(self) -> None:
+        seq, account = self.some()
         if not self.table(seq):
             self.mount(seq, account)
 
     def mount(self, seq: str, account: Account) -> None:
+        """The hit is as long as the map and the limit allow."""
         known, limit = self.known_chains(), max(len(account.tokens) - 1, 0) // self.block_size
         expected = 0
         while expected < limit and account.chain((expected + 1) * self.block_size) in known:
             expected += 1
         account.computed = self.target.allocate_shared(seq)
         assert account.computed == expected * self.block_size
+        self.seen["hit"] += expected > 0
 
-    @RUNNING
-    @rule(data=st.data(), count=st.integers(0, 7))
-    def step(self, data: st.DataObject, count: int) -> None:
-        """Room, granted exactly if it is there, and then a write that must work."""
-        seq, account = self.some(data)
-        stop = data.draw(st.integers(0, len(account.tokens)))
-        missing = max(-(-stop // self.block_size) - len(self.table(seq)), 0)
-        need, before = missing + self.shared(seq, stop), self.state()
-        fits = need <= self.available()
+    def step(self) -> None:
+        """Room for some of the tokens, and a write of some of them."""
+        seq, account = self.some()
+        stop = self.draw.randint(0, len(account.tokens))
+        if self.make_room(seq, stop):
+            self.write_one(seq, self.draw.randint(min(account.computed, stop), stop))
+
+    def forward(self) -> None:
+        """Room for all known tokens, their write, and maybe their publication."""
+        self.forward_one(self.some()[0])
+
+    def forward_one(self, seq: str) -> None:
+        account = self.accounts[seq]
+        if self.make_room(seq, len(account.tokens)):
+            self.write_one(seq, len(account.tokens))
+            if self.sometimes():
+                self.target.cache(seq)
+                self.expect_published(account)
+
+    def make_room(self, seq: str, stop: int) -> bool:
+        """Allocate: granted exactly if the room is there, with no more evictions than it needs."""
+        missing, shared = max(-(-stop // self.block_size) - len(self.table(seq)), 0), self.shared(seq, stop)
+        need, before = missing + shared, self.state()
+        free, keys, fits = self.target.free_count(), len(self.target.cached()), need <= self.available()
         assert self.target.allocate(seq, stop) == fits
         if not fits:
             assert self.state() == before
-            return
-        stop = min(stop, account.computed + count)
+            self.seen["refusal"] += 1
+            return False
+        assert len(self.target.cached()) == keys - max(need - free, 0)
+        self.seen["eviction"] += need > free
+        self.seen["copy"] += shared > 0
+        return True
+
+    def write_one(self, seq: str, stop: int) -> None:
+        """A write for which room was made must work."""
+        account = self.accounts[seq]
         if stop > account.computed:
             self.target.write([(seq, self.contents(account, account.computed, stop))])
             account.computed = stop
 
-    @RUNNING
-    @rule(data=st.data())
-    def write(self, data: st.DataObject) -> None:
+    def write(self) -> None:
         """A batch that nobody prepared: written as a whole, or refused as a whole."""
         stops = {}
-        for seq in data.draw(st.lists(st.sampled_from(sorted(self.accounts)), unique=True)):
-            account = self.accounts[seq]
+        for seq, account in self.accounts.items():
             room = min(len(self.table(seq)) * self.block_size, len(account.tokens))
-            stops[seq] = data.draw(st.integers(account.computed, max(room, account.computed)))
+            if room > account.computed and not self.sometimes():
+                stops[seq] = self.draw.randint(account.computed, room)
         batch = [(seq, self.contents(self.accounts[seq], self.accounts[seq].computed, stops[seq])) for seq in stops]
         may_fail = any(self.shared(seq, stop) for seq, stop in stops.items())
         before = self.state()
@@ -153,35 +210,84 @@ class Pool(RuleBasedStateMachine):
         except MisuseError:
             assert may_fail
             assert self.state() == before
+            self.seen["spoiling write"] += 1
             return
         for seq, stop in stops.items():
             self.accounts[seq].computed = stop
 
-    @RUNNING
-    @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), max_size=3))
-    def append(self, data: st.DataObject, tokens: list[int]) -> None:
-        seq, account = self.some(data)
-        if len(account.tokens) < 12:
+    def append(self) -> None:
+        self.append_to(self.some()[0])
+
+    def append_to(self, seq: str) -> None:
+        account = self.accounts[seq]
+        if len(account.tokens) < 16:
+            tokens = [self.draw.choice([0, 0, 1]) for _ in range(self.draw.randint(1, 3))]
             self.target.append(seq, tokens)
             account.tokens += tokens
 
-    @RUNNING
-    @rule(data=st.data())
-    def cache(self, data: st.DataObject) -> None:
-        seq, account = self.some(data)
+    def cache(self) -> None:
+        seq, account = self.some()
         self.target.cache(seq)
         self.expect_published(account)
 
-    @RUNNING
-    @rule(data=st.data(), how=st.sampled_from(["deallocate", "abort", "preempt"]))
-    def leave(self, data: st.DataObject, how: str) -> None:
-        seq, account = self.some(data)
+    def leave(self) -> None:
+        seq, account = self.some()
+        how = self.draw.choice(["deallocate", "deallocate", "abort", "preempt"])
         getattr(self.target, how)(seq)
         if how == "deallocate":
             self.expect_published(account)
         account.computed = 0
         if how != "preempt":
             del self.accounts[seq]
+
+    def fork(self) -> None:
+        """A beam splits, and sometimes both parts go on at once."""
+        parent, account = self.some()
+        free_names = sorted(set(NAMES) - set(self.accounts))
+        if not free_names:
+            return
+        child = free_names[0]
+        self.target.fork(parent, child)
+        self.accounts[child] = Account(account.tokens[:], account.context, account.computed)
+        assert self.table(child) == self.table(parent)
+        for seq in (parent, child):
+            if self.sometimes():
+                self.append_to(seq)
+                self.forward_one(seq)
+
+    def truncate(self) -> None:
+        """Drafts are rejected, and sometimes other tokens take their place."""
+        seq, account = self.some()
+        length = max(len(account.tokens) - self.draw.randint(0, 5), 0)
+        kept = self.table(seq)[: -(-length // self.block_size)]
+        self.target.truncate(seq, length)
+        del account.tokens[length:]
+        account.computed = min(account.computed, length)
+        assert self.table(seq) == kept
+        if self.sometimes():
+            self.append_to(seq)
+
+    def evict(self) -> None:
+        if self.sometimes() and self.sometimes():
+            assert self.target.reset()
+            assert self.target.cached() == {}
+            return
+        count, free = self.draw.randint(0, 3), self.target.free_count()
+        idle = self.available() - free
+        assert self.target.evict(count) == min(count, idle)
+        assert self.target.free_count() == free + min(count, idle)
+
+    def hold(self) -> None:
+        live = sorted(set(range(1, self.config.num_blocks)) - self.target.free_ids())
+        if live and len(self.pins) < 2:
+            block_id = self.draw.choice(live)
+            self.pins[self.target.hold(block_id)] = block_id
+
+    def release(self) -> None:
+        if self.pins:
+            handle = self.draw.choice(sorted(self.pins))
+            self.target.release(handle)
+            del self.pins[handle]
 
     def expect_published(self, account: Account) -> None:
         self.learn(account)
@@ -197,53 +303,7 @@ class Pool(RuleBasedStateMachine):
         keys.extend(array("q", account.tokens), full)
         self.chains.update({key: account.chain((n + 1) * self.block_size) for n, key in enumerate(keys.chain)})
 
-    @precondition(lambda self: 0 < len(self.accounts) < len(NAMES))
-    @rule(data=st.data())
-    def fork(self, data: st.DataObject) -> None:
-        parent, account = self.some(data)
-        child = min(set(NAMES) - set(self.accounts))
-        self.target.fork(parent, child)
-        self.accounts[child] = Account(account.tokens[:], account.context, account.computed)
-        assert self.table(child) == self.table(parent)
-
-    @RUNNING
-    @rule(data=st.data())
-    def truncate(self, data: st.DataObject) -> None:
-        seq, account = self.some(data)
-        length = data.draw(st.integers(0, len(account.tokens)))
-        kept = self.table(seq)[: -(-length // self.block_size)]
-        self.target.truncate(seq, length)
-        del account.tokens[length:]
-        account.computed = min(account.computed, length)
-        assert self.table(seq) == kept
-
-    @rule(count=st.integers(0, 3))
-    def evict(self, count: int) -> None:
-        before, idle = self.target.free_count(), self.available() - self.target.free_count()
-        assert self.target.evict(count) == min(count, idle)
-        assert self.target.free_count() == before + min(count, idle)
-
-    @rule()
-    def reset(self) -> None:
-        assert self.target.reset()
-        assert self.target.cached() == {}
-
-    @rule(data=st.data())
-    def hold(self, data: st.DataObject) -> None:
-        live = sorted(set(range(1, self.config.num_blocks)) - self.target.free_ids())
-        if live:
-            block_id = data.draw(st.sampled_from(live))
-            self.pins[self.target.hold(block_id)] = block_id
-
-    @precondition(lambda self: self.pins)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        handle = data.draw(st.sampled_from(sorted(self.pins)))
-        self.target.release(handle)
-        del self.pins[handle]
-
     # -- what must hold ------------------------------------------------------------------------------------------------
-    @invariant()
     def counts_are_sizes(self) -> None:
         target, usable = self.target, set(range(1, self.config.num_blocks))
         tables = [self.table(seq) for seq in self.accounts]
@@ -257,14 +317,12 @@ class Pool(RuleBasedStateMachine):
         assert target.used_count() == used
         assert all(len(set(table)) == len(table) for table in tables)
 
-    @invariant()
     def everybody_reads_his_own(self) -> None:
         for seq, account in self.accounts.items():
             assert self.target.num_computed(seq) == account.computed
             found = self.target.read(seq, 0, account.computed)
             assert found.tolist() == self.contents(account, 0, account.computed).tolist()
 
-    @invariant()
     def keys_tell_the_truth(self) -> None:
         for key, block_id in self.target.cached().items():
             context, tokens = self.chains[key]
@@ -272,7 +330,6 @@ class Pool(RuleBasedStateMachine):
             expected = self.contents(Account(list(tokens), context), len(tokens) - self.block_size, len(tokens))
             assert found.tolist() == expected.tolist()
 
-    @invariant()
     def events_replay_to_the_map(self) -> None:
         for event in self.target.drain_events():
             if event.kind == "stored":
@@ -282,10 +339,8 @@ class Pool(RuleBasedStateMachine):
                 assert self.mirror.pop(event.key) == event.block_id
         assert self.mirror == self.target.cached()
 
-    def teardown(self) -> None:
+    def drain(self) -> None:
         """After the last sequence, pin and key everything is free."""
-        if not hasattr(self, "target"):
-            return
         for seq in self.accounts:
             self.target.abort(seq)
         assert self.target.used_count() == 0
@@ -299,5 +354,53 @@ class Pool(RuleBasedStateMachine):
         assert sanitizer is None or sanitizer.is_clean
 
 
-TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=60)
+WEIGHTS = {
+    "start": 8,
+    "match": 2,
+    "step": 3,
+    "forward": 12,
+    "write": 3,
+    "append": 6,
+    "cache": 3,
+    "leave": 5,
+    "fork": 5,
+    "truncate": 3,
+    "evict": 1,
+    "hold": 1,
+    "release": 2,
+}
+OPERATIONS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+
+
+@given(
+    st.builds(
+        PoolConfig,
+        num_blocks=st.integers(2, 12),
+        block_size=st.integers(1, 3),
+        sanitizer=st.booleans(),
+        enable_prefix_cache=st.sampled_from([True, True, False]),
+    ),
+    st.lists(st.sampled_from(OPERATIONS), max_size=40),
+    st.data(),
+)
+def test_any_life_of_a_pool(config: PoolConfig, operations: list[str], data: st.DataObject) -> None:
+    pool = Pool(config, Drawn(data))
+    for operation in operations:
+        pool.run(operation)
+    pool.drain()
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3])
+def test_long_lives_of_a_pool(block_size: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(6):
+        draw = random.Random(seed)
+        config = PoolConfig(num_blocks=draw.randint(24, 40) // block_size, block_size=block_size, sanitizer=seed > 3)
+        pool = Pool(config, draw)
+        for _ in range(500):
+            pool.run(draw.choice(OPERATIONS))
+        pool.drain()
+        seen += pool.seen
+    wanted = ["hit", "refusal", "eviction", "copy", "spoiling write"]
+    rare = [event for event in wanted if seen[event] < 5 and not (block_size == 1 and event in wanted[3:])]
+    assert not rare, f"these hardly occur: {seen}"
