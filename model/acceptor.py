@@ -128,7 +128,8 @@ class Acceptor:
 
     def _judge(
         self,
-        name: str,
+        verb: str,
+        arguments: tuple[object, ...],
         call: Callable[[], Any],
         explain: Callable[[Any], None],
         misuse: str | None,
@@ -139,7 +140,7 @@ class Acceptor:
         With ``misuse`` the call must be an error, with ``either`` it may be one.
         """
         self.number += 1
-        self.counts[name.split()[0]] += 1
+        self.counts[verb] += 1
         try:
             if self.closed:
                 misuse = "the target is closed"
@@ -152,7 +153,7 @@ class Acceptor:
                 raise Violation(Family.MISUSE, "legal_call_refused", what) from error
             self._explained(explain, result, error)
         except Violation as violation:
-            violation.number, violation.operation = self.number, name
+            violation.number, violation.operation = self.number, " ".join(map(str, (verb, *arguments)))
             raise
         if error is not None:
             raise error
@@ -239,7 +240,7 @@ class Acceptor:
             self.pool.start(seq, tokens, context)
             self._tags[seq] = (np.empty(0, np.int64), context_start(context))
 
-        self._judge(f"start {seq}", lambda: self.target.start(seq, tokens, context), explain, misuse)
+        self._judge("start", (seq,), lambda: self.target.start(seq, tokens, context), explain, misuse)
 
     def append(self, seq: str, tokens: Sequence[int]) -> None:
         misuse = self._unknown(seq) or _bad_tokens(tokens)
@@ -248,7 +249,7 @@ class Acceptor:
             self._events()
             self.pool.append(seq, tokens)
 
-        self._judge(f"append {seq}", lambda: self.target.append(seq, tokens), explain, misuse)
+        self._judge("append", (seq,), lambda: self.target.append(seq, tokens), explain, misuse)
 
     def allocate_shared(self, seq: str) -> int:
         misuse = self._unknown(seq) or (f"{seq} has blocks already" if self.pool.size(seq) else None)
@@ -271,7 +272,7 @@ class Acceptor:
             self.counts["hits"] += hit > 0
             self._read(seq, 0, hit)
 
-        return int(self._judge(f"allocate_shared {seq}", lambda: self.target.allocate_shared(seq), explain, misuse))
+        return int(self._judge("allocate_shared", (seq,), lambda: self.target.allocate_shared(seq), explain, misuse))
 
     def allocate(self, seq: str, num_tokens: int) -> bool:
         misuse = self._unknown(seq)
@@ -284,8 +285,8 @@ class Acceptor:
             else:
                 self._refused(seq, num_tokens)
 
-        name = f"allocate {seq} {num_tokens}"
-        return bool(self._judge(name, lambda: self.target.allocate(seq, num_tokens), explain, misuse))
+        call = lambda: self.target.allocate(seq, num_tokens)  # noqa: E731
+        return bool(self._judge("allocate", (seq, num_tokens), call, explain, misuse))
 
     def _granted(self, seq: str, num_tokens: int) -> None:
         self._events()
@@ -327,7 +328,6 @@ class Acceptor:
             raise MisuseError("write: fewer than no tokens, which no target can be asked for")
         misuse = next((m for m in (self._bad_write(s, _count(t)) for s, t in batch) if m), None)
         tagged = [] if misuse else [(s, self._tag(s, t)) for s, t in batch]
-        names = " ".join(f"{s} {_count(t)}" for s, t in batch[:3])
         given: list[tuple[str, Tags]] = tagged or [(s, np.zeros(max(_count(t), 0), np.int64)) for s, t in batch]
 
         def explain(_: Any) -> None:
@@ -337,7 +337,7 @@ class Acceptor:
                 self.counts["tokens"] += len(tags)
 
         either = misuse is None and any(self._unprepared(s, _count(t)) for s, t in batch)
-        self._judge(f"write {names}", lambda: self.target.write(given), explain, misuse, either)
+        self._judge("write", tuple(x for s, t in batch for x in (s, _count(t))), lambda: self.target.write(given), explain, misuse, either)
 
     def read(self, seq: str, start: int, stop: int) -> Tags:
         """Contents of computed tokens, checked against what the tokens must have left there."""
@@ -347,14 +347,14 @@ class Acceptor:
         def explain(_: Any) -> None:
             self._published(seq, self._events(seq))
 
-        self._judge(f"cache {seq}", lambda: self.target.cache(seq), explain, self._unknown(seq))
+        self._judge("cache", (seq,), lambda: self.target.cache(seq), explain, self._unknown(seq))
 
     def deallocate(self, seq: str) -> None:
         def explain(_: Any) -> None:
             self._published(seq, self._events(seq))
             self._forget(seq)
 
-        self._judge(f"deallocate {seq}", lambda: self.target.deallocate(seq), explain, self._unknown(seq))
+        self._judge("deallocate", (seq,), lambda: self.target.deallocate(seq), explain, self._unknown(seq))
 
     def preempt(self, seq: str) -> None:
         def explain(_: Any) -> None:
@@ -363,14 +363,14 @@ class Acceptor:
             self._new_holders(seq)
             self._same_table(seq)
 
-        self._judge(f"preempt {seq}", lambda: self.target.preempt(seq), explain, self._unknown(seq))
+        self._judge("preempt", (seq,), lambda: self.target.preempt(seq), explain, self._unknown(seq))
 
     def abort(self, seq: str) -> None:
         def explain(_: Any) -> None:
             self._events(seq)
             self._forget(seq)
 
-        self._judge(f"abort {seq}", lambda: self.target.abort(seq), explain, self._unknown(seq))
+        self._judge("abort", (seq,), lambda: self.target.abort(seq), explain, self._unknown(seq))
 
     def fork(self, parent: str, child: str) -> None:
         misuse = self._unknown(parent) or (f"{child} exists already" if child in self.pool.requests else None)
@@ -383,7 +383,7 @@ class Acceptor:
             self._same_table(child)
             self._same_table(parent)
 
-        self._judge(f"fork {parent} {child}", lambda: self.target.fork(parent, child), explain, misuse)
+        self._judge("fork", (parent, child), lambda: self.target.fork(parent, child), explain, misuse)
 
     def truncate(self, seq: str, num_tokens: int) -> None:
         misuse = self._unknown(seq)
@@ -398,7 +398,9 @@ class Acceptor:
             self._tags[seq] = (self._tags[seq][0][:num_tokens], None)
             self._same_table(seq)
 
-        self._judge(f"truncate {seq} {num_tokens}", lambda: self.target.truncate(seq, num_tokens), explain, misuse)
+        self._judge(
+            "truncate", (seq, num_tokens), lambda: self.target.truncate(seq, num_tokens), explain, misuse
+        )
 
     def evict(self, num_blocks: int) -> int:
         misuse = f"eviction of {num_blocks} blocks" if num_blocks < 0 else None
@@ -414,7 +416,7 @@ class Acceptor:
                 what = f"{freed} of {num_blocks} blocks evicted with {idle} reclaimable"
                 raise Violation(Family.PROGRESS, "evict_enough", what)
 
-        return int(self._judge(f"evict {num_blocks}", lambda: self.target.evict(num_blocks), explain, misuse))
+        return int(self._judge("evict", (num_blocks,), lambda: self.target.evict(num_blocks), explain, misuse))
 
     def reset(self) -> bool:
         def explain(done: bool) -> None:
@@ -428,7 +430,7 @@ class Acceptor:
                 raise Violation(Family.MAP_TRUTH, "reset_forgets", f"{missing.pop()} was not reported as removed")
             self.pool.reset()
 
-        return bool(self._judge("reset", lambda: self.target.reset(), explain, None))
+        return bool(self._judge("reset", (), lambda: self.target.reset(), explain, None))
 
     def _reset_refused(self, found: Sequence[CacheEvent]) -> None:
         """A target may refuse to drop its keys only while blocks are in use."""
@@ -453,7 +455,7 @@ class Acceptor:
             self._new_holders(*self.pool.requests)
             self._handles[name] = (handle, block)
 
-        self._judge(f"hold {seq} {index} {name}", lambda: self.target.hold(block), explain, misuse)
+        self._judge("hold", (seq, index, name), lambda: self.target.hold(block), explain, misuse)
 
     def release(self, name: str) -> None:
         known = self._handles.get(name)
@@ -466,13 +468,13 @@ class Acceptor:
             self.pool.unhold(known[1], name)
             self._released[name] = self._handles.pop(name)[0]
 
-        self._judge(f"release {name}", lambda: self.target.release(handle), explain, misuse)
+        self._judge("release", (name,), lambda: self.target.release(handle), explain, misuse)
 
     def close(self) -> None:
         def explain(_: Any) -> None:
             self.closed = True
 
-        self._judge("close", lambda: self.target.close(), explain, None)
+        self._judge("close", (), lambda: self.target.close(), explain, None)
 
     def do(self, operation: Operation) -> Any:
         """Run one operation given as data."""
@@ -749,6 +751,10 @@ class Acceptor:
 
     def used_count(self) -> int:
         return self.target.used_count()
+
+    def drain_events(self) -> Sequence[CacheEvent]:
+        """The changes of the cache by the last operation; the acceptor has judged them."""
+        return self.events
 
 
 def context_start(context: Context) -> ChainState:

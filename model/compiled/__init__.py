@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvspec.model.compiled.events import Broken, Events, InvariantError, StepError
+from kvspec.model.compiled.events import Broken, Events, InvariantError, StepError, replace, replace_map
 from kvspec.model.compiled.text import Carrier, default
 from kvspec.model.compiled.touch import violations
 from kvspec.spec.language.machine import Chapter
@@ -56,6 +56,18 @@ class Compiled:
                 self.state[path].update(value)
             elif not isinstance(self.state[path], dict):
                 self.state[path][0] = value
+
+    def load(self, state: Mapping[Path, Any]) -> None:
+        """Take over another state, given as in `state`; sets and maps are copied."""
+        for path, mine in self.state.items():
+            new = state[path]
+            if isinstance(mine, dict):
+                replace_map(mine, {k: set(v) if isinstance(v, (set, frozenset)) else v for k, v in new.items()})
+            elif isinstance(mine, set):
+                replace(mine, new)
+            else:
+                mine[0] = new[0]
+        self._writer.rebuild_indexes()
 
     def sweep(self) -> list[Broken]:
         """Every invariant, on the whole state; at most one violation each."""

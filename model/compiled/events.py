@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from kvspec.model.compiled.text import Text, default_text
-from kvspec.model.compiled.touch import Check, Names, Query, Touches, py
+from kvspec.model.compiled.touch import Check, Names, Query, Touches
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.machine import Effect, Requirement, Statement, TracedEvent
 from kvspec.spec.language.terms import MapSort, SetSort, Sort, Term
@@ -140,6 +140,11 @@ class Events(Text):
             return {}
         text = self.set_value(term, {}) if isinstance(term.sort, SetSort) else self.expr(term, {})
         return self._define("start", [], [f"return {text}"])()
+
+    def rebuild_indexes(self) -> None:
+        """After the state was replaced."""
+        for path, index in self.indexes.items():
+            reindex(self.space[index], self.state[path])
 
     def evaluate(self, term: Term, values: Mapping[str, Any]) -> Any:
         """The value of a term in the current state; its free variables by name."""
@@ -296,6 +301,3 @@ def reindex(index: dict[Any, set[Any]], source: Mapping[Any, Any]) -> None:
     for key, value in source.items():
         for one in value if isinstance(value, set) else (value,):
             index[one].add(key)
-
-
-__all__ = ["Broken", "Events", "InvariantError", "StepError", "py"]

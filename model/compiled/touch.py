@@ -71,6 +71,10 @@ class Names:
     def name(self, term: Term) -> str:
         return self.of.setdefault(term, f"a{len(self.of)}")
 
+    def term(self, value: Term) -> Term:
+        """The scalar behind a name."""
+        return next((t for t, name in self.of.items() if value.op == "py" and name == value.data), value)
+
     def value(self, term: Term) -> Term:
         """The scalar as later terms may use it: a constant as itself, anything else by its name."""
         if term.op in ("static", "num", "zero", "true", "false"):
@@ -134,7 +138,18 @@ class Touches:
                 found = self.stored.get((path.data, keys, built.args[1:]))
         elif built.op == "call":
             found = self._fold_call(built)
+        elif built.op == "lt":
+            found = self._compare(*built.args)
         return built if found is None else found
+
+    def _compare(self, left: Term, right: Term) -> Term | None:
+        """Order of two positions of which one is the neighbour of the other."""
+        if left is right:
+            return T.FALSE
+        low, high = self.names.term(left), self.names.term(right)
+        if (high.op == "next" and high.args[0] is low) or (low.op == "prev" and low.args[0] is high):
+            return T.TRUE
+        return None
 
     # -- what was touched ----------------------------------------------------------------------------------------
 
@@ -152,7 +167,8 @@ class Touches:
                     found = _bind(query, patterns, values)
                     if found is not None:
                         known, more = found
-                        yield known, [T.substitute(x, known) for x in (*query.literals, *more, *extra)]
+                        parts = [T.substitute(x, known) for x in (*query.literals, *more, *extra)]
+                        yield _solved(query, known, parts)
 
     def _reads(
         self, t: Term, parents: list[Term], effect: Effect, number: int, polarity: int
@@ -168,9 +184,16 @@ class Touches:
             yield touch
             return
         for p in bounds:  # what is below a bound changes only between the old bound and the new one
-            new = self.names.value(effect.args[0])
-            ends = (T.make("least", (py(f"old{number}", new.sort), new), new.sort, f) for f in ("min", "max"))
-            yield touch[0], touch[1], (T.make("range", (p.args[0], *ends), BOOL),)
+            yield touch[0], touch[1], (self._between(p.args[0], effect, number),)
+
+    def _between(self, x: Term, effect: Effect, number: int) -> Term:
+        """That x lies between what a cell held and what it holds now."""
+        value, cell = effect.args[0], effect.keys
+        new = self.names.value(value)
+        if value.op in ("next", "prev") and value.args[0].op == "get" and value.args[0].args[1:] == cell:
+            return T.eq(x, new if value.op == "prev" else self.names.value(value.args[0]))
+        ends = (T.make("least", (py(f"old{number}", new.sort), new), new.sort, f) for f in ("min", "max"))
+        return T.make("range", (x, *ends), BOOL)
 
     def _occurrence(self, t: Term, effect: Effect, polarity: int) -> _Touch | None:
         """If the term reads what the effect wrote: what it reads, and what was written."""
@@ -187,6 +210,15 @@ class Touches:
         if polarity * (1 if effect.kind == "set_add" else -1) < 0:
             return None
         return (*keys, *t.args[1:]), (*written, *map(self.names.value, effect.args)), ()
+
+
+def _solved(query: Query, known: dict[Term, Term], parts: list[Term]) -> tuple[dict[Term, Term], list[Term]]:
+    """Variables that stand alone on one side of an equation are put in."""
+    for part in parts:
+        if part.op == "eq" and part.args[0] in query.variables and not part.args[1].free:
+            one = {part.args[0]: part.args[1]}
+            return _solved(query, known | one, [T.substitute(p, one) for p in parts])
+    return known, parts
 
 
 def _bind(

@@ -1,0 +1,167 @@
+"""The compiled reading against the concrete one: same steps, same refusals, same verdict on every invariant."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kvspec.model.compiled import Compiled, InvariantError, StepError
+from kvspec.model.concrete import ABSENT, NotEnabled, State, Structure, Variant, evaluate, fire
+from kvspec.model.conformance import Context
+from kvspec.model.world import NOTHING, Chain, Chains
+from kvspec.spec.language import Chapter
+from kvspec.spec.language.terms import MapSort, Path, SetSort
+from kvspec.spec.sequences import Sequences
+
+BLOCKS, SEQS, PLACES, PINS = 4, ["a", "b"], 2, ["p"]
+
+
+def small_world() -> tuple[Chains, list[Chain], dict[str, list[Any]], dict[Path, Any]]:
+    """Blocks of two tokens, and all chains of at most two blocks over two tokens."""
+    chains = Chains(2)
+
+    def block(tokens: tuple[int, ...]) -> bytes:
+        return b"".join(t.to_bytes(8, "little") for t in tokens)
+
+    def within(parent: Chain) -> list[Chain]:
+        sizes = ((0,), (1,), (0, 0), (0, 1))
+        return [chains.intern(parent, Context(), block(tokens)) for tokens in sizes]
+
+    found = [NOTHING]
+    for chain in within(NOTHING):
+        found += [chain, *(within(chain) if chain.full else [])]
+    carriers = {"Block": list(range(BLOCKS)), "Seq": SEQS, "Index": list(range(PLACES)), "Chain": found, "Pin": PINS}
+    return chains, found, carriers, chains.statics(BLOCKS)
+
+
+def plain(value: Any) -> Any:
+    """A value of the concrete reading as the compiled one has it."""
+    if isinstance(value, Variant):
+        return (value.case, *value.fields)
+    if isinstance(value, (set, frozenset)):
+        return {plain(v) for v in value}
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    return value
+
+
+def variants(value: Any) -> Any:
+    """The way back, for the holders of blocks."""
+    return frozenset(Variant(h[0], tuple(h[1:])) for h in value)
+
+
+def concrete_state(machine: Compiled) -> State:
+    """The state of a compiled machine in the values of the concrete reading."""
+    found: State = {}
+    for path, variable in machine.chapter.variables.items():
+        value = machine.state[path]
+        if isinstance(variable.sort, SetSort):
+            found[path] = frozenset(value)
+        elif isinstance(variable.sort, MapSort):
+            is_set = isinstance(variable.sort.value, SetSort)
+            found[path] = {k: variants(v) if is_set else v for k, v in value.items()}
+        else:
+            found[path] = value[0]
+    return found
+
+
+def same(left: Mapping[Path, Any], right: Mapping[Path, Any], chapter: Chapter) -> list[Path]:
+    """Variables on which two states differ; a cell that was never stored is as good as its default."""
+    wrong = []
+    for path, variable in chapter.variables.items():
+        a, b = plain(left.get(path)), plain(right.get(path))
+        if isinstance(variable.sort, MapSort):
+            blank = (None, ABSENT, 0, set(), frozenset())
+            a, b = ({k: v for k, v in (x or {}).items() if v not in blank} for x in (a, b))
+        if a != b:
+            wrong.append(path)
+    return wrong
+
+
+def arguments(chapter: Chapter, name: str, carriers: Mapping[str, list[Any]], rng: random.Random) -> tuple[Any, ...]:
+    return tuple(rng.choice(carriers[p.sort.name]) for p in chapter.event(name).parameters)  # type: ignore[union-attr]
+
+
+def walk(unguarded: bool, seed: int, steps: int) -> dict[str, int]:
+    """A random walk in both readings at once.
+
+    With ``unguarded`` every event may run although its requirements do not hold, so that invariants break.
+    """
+    rng = random.Random(seed)
+    _, _, carriers, statics = small_world()
+    chapter = Chapter(Sequences)
+    guards = {name: list(chapter.event(name).requires) for name in chapter.event_names}
+    if unguarded:
+        for name in chapter.event_names:  # but the place before the first has no meaning that readings share
+            chapter.event(name).requires = guards[name][: int(name == "drop")]
+    machine = Compiled(chapter, statics, {k: (lambda v=v: v) for k, v in carriers.items()})
+    structure = Structure(carriers, statics)
+    invariants = [*chapter.lower_invariants, *chapter.invariants]
+    seen = {"steps": 0, "refused": 0, "broken": 0}
+    for _ in range(steps):
+        before = concrete_state(machine)
+        keep = {p: v.copy() for p, v in machine.state.items()}
+        for path, value in keep.items():
+            if isinstance(value, dict):
+                keep[path] = {k: set(x) if isinstance(x, set) else x for k, x in value.items()}
+        name, args = _choose(chapter, guards, structure, before, carriers, rng, 60 if unguarded else 100)
+        try:
+            after = fire(chapter.event(name), structure, before, args)
+        except NotEnabled:
+            seen["refused"] += 1
+            with pytest.raises(StepError):
+                machine.events[name](*args)
+            assert not same(before, concrete_state(machine), chapter)
+            continue
+        if max(after[("size",)].values(), default=0) > PLACES or ABSENT in after[("cache", "blocks", "holders")]:
+            continue  # the concrete reading would not look at what lies beyond its scope
+        false = {s.name for s in invariants if not evaluate(s.term, structure, after)}
+        seen["steps"] += 1
+        try:
+            machine.events[name](*args)
+            found = None
+        except InvariantError as error:
+            found = error.broken.statement.name
+        assert not same(after, concrete_state(machine), chapter), (name, args)
+        assert {b.statement.name for b in machine.sweep()} == false, (name, args)
+        assert (found in false) if false else found is None, (name, args, found, false)
+        if false:
+            seen["broken"] += 1
+            machine.load(keep)
+    return seen
+
+
+def _choose(
+    chapter: Chapter, guards: dict[str, list[Any]], structure: Structure, state: State,
+    carriers: Mapping[str, list[Any]], rng: random.Random, enabled_share: int,
+) -> tuple[str, tuple[Any, ...]]:  # fmt: skip
+    """An event and arguments; mostly ones that the spec allows, so that the walk gets anywhere."""
+    for _ in itertools.count():
+        name = rng.choice(chapter.event_names)
+        args = arguments(chapter, name, carriers, rng)
+        values = dict(zip(chapter.event(name).parameters, args, strict=True))
+        allowed = all(evaluate(r.term, structure, state, values) for r in guards[name])
+        if allowed or rng.randrange(100) >= enabled_share:
+            return name, args
+        if rng.random() < 0.02:
+            return name, args
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_compiled_reading_takes_the_steps_of_the_concrete_one(seed: int) -> None:
+    seen = walk(unguarded=False, seed=seed, steps=150)
+    assert seen["steps"] > 80
+    assert seen["refused"] > 5
+    assert seen["broken"] == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_invariants_on_what_was_touched_agree_with_all_of_them(seed: int) -> None:
+    seen = walk(unguarded=True, seed=seed, steps=200)
+    assert seen["steps"] > 150
+    assert seen["broken"] > 20
