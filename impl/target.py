@@ -265,7 +265,7 @@ class TorchTarget:
     # -- observations ------------------------------------------------------------------------------------------------
     @_operation
     def block_table(self, seq: str) -> Items[int]:
-        """Physical ids of the table, logical order."""
+        """Physical ids of the table, logical order; a copy, as an array, since a judge compares long tables often."""
         return self._get(seq, "block_table").kv_state_.ids_[:]
 
     @_operation

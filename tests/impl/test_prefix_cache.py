@@ -288,7 +288,7 @@ class Recency:
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
-        self.manager = BlockManagerImpl(64, 1)
+        self.manager = BlockManagerImpl(400, 1)
         self.cache = cache_of(self.manager)
         self.clock = 0
         self.stamps: dict[tuple[int, ...], tuple[int, int]] = {}
@@ -322,7 +322,7 @@ class Recency:
         self.held.append(hits)
 
     def let_go(self) -> None:
-        if self.held:
+        while self.held and (len(self.held) > 8 or self.draw.random() < 0.5):
             blocks = self.held.pop(self.draw.randrange(len(self.held)))
             self.manager.release_blocks(blocks[::-1] if self.draw.random() < 0.5 else blocks)
 

@@ -52,6 +52,9 @@ class Driver:
         self.fill(seq)
         return hit
 
+    def table(self, seq: str) -> list[int]:
+        return list(self.target.block_table(seq))
+
     def append(self, seq: str, *tokens: int) -> None:
         self.tokens[seq] += tokens
         self.target.append(seq, tokens)
@@ -116,7 +119,7 @@ def test_it_is_a_target_with_every_capability() -> None:
 def test_a_sequence_reads_what_it_wrote() -> None:
     driver = Driver(6, 4)
     assert driver.run("a", range(10)) == 0
-    assert driver.target.block_table("a") == [1, 2, 3]
+    assert driver.table("a") == [1, 2, 3]
     assert driver.reads_its_own("a")
     assert driver.target.read("a", 3, 9).tolist() == driver.contents("a")[3:9].tolist()
     assert driver.target.read("a", 5, 5).tolist() == []
@@ -166,7 +169,7 @@ def test_the_last_token_is_recomputed() -> None:
     driver.target.deallocate("a")
     assert driver.start("b", range(8)) == 4
     assert driver.start("c", range(9)) == 8
-    assert driver.target.block_table("c")[0] == driver.target.block_table("b")[0]
+    assert driver.table("c")[0] == driver.table("b")[0]
     assert driver.start("d", []) == 0
 
 
@@ -214,7 +217,7 @@ def test_duplicates_stay_in_their_table() -> None:
         driver.fill(seq)
         driver.target.cache(seq)
     driver.run("c", range(50, 54))
-    tables = {seq: set(driver.target.block_table(seq)) for seq in "abc"}
+    tables = {seq: set(driver.table(seq)) for seq in "abc"}
     assert not tables["b"] & driver.target.free_ids()
     assert not tables["b"] & tables["c"]
     assert all(driver.reads_its_own(seq) for seq in "abc")
@@ -324,17 +327,17 @@ def test_diverging_beams_get_their_own_block() -> None:
     driver = Driver(8, 4)
     driver.run("a", range(6))
     driver.fork("a", "b")
-    assert driver.target.block_table("a") == driver.target.block_table("b")
+    assert driver.table("a") == driver.table("b")
     driver.append("a", 100)
     driver.append("b", 200)
     for seq in "ab":
         driver.fill(seq)
-    assert driver.target.block_table("a")[0] == driver.target.block_table("b")[0]
-    assert driver.target.block_table("a")[1] != driver.target.block_table("b")[1]
+    assert driver.table("a")[0] == driver.table("b")[0]
+    assert driver.table("a")[1] != driver.table("b")[1]
     assert driver.reads_its_own("a")
     assert driver.reads_its_own("b")
     driver.target.preempt("b")
-    assert (driver.target.num_computed("b"), driver.target.block_table("b")) == (0, [])
+    assert (driver.target.num_computed("b"), driver.table("b")) == (0, [])
     driver.fill("b")
     assert driver.reads_its_own("b")
 
@@ -350,7 +353,7 @@ def test_a_fork_without_room_for_the_copy_is_refused() -> None:
     refused(lambda: driver.target.write([("b", tags([9]))]), driver, "has other holders")
     driver.target.abort("a")
     driver.fill("b")
-    assert driver.target.block_table("b") == [1, 2], "alone it writes in place"
+    assert driver.table("b") == [1, 2], "alone it writes in place"
     assert driver.reads_its_own("b")
 
 
@@ -362,8 +365,8 @@ def test_reserved_blocks_of_a_fork_are_replaced_without_a_copy() -> None:
     driver.fork("a", "b")
     driver.fill("b")
     driver.fill("a")
-    assert driver.target.block_table("a")[0] == driver.target.block_table("b")[0]
-    assert not set(driver.target.block_table("a")[1:]) & set(driver.target.block_table("b")[1:])
+    assert driver.table("a")[0] == driver.table("b")[0]
+    assert not set(driver.table("a")[1:]) & set(driver.table("b")[1:])
     assert driver.reads_its_own("a")
     assert driver.reads_its_own("b")
 
@@ -373,7 +376,7 @@ def test_the_taker_goes_on_in_a_pinned_block() -> None:
     driver = Driver(8, 4)
     driver.start("a", range(8))
     assert driver.target.allocate("a", 8)
-    pin = driver.target.hold(driver.target.block_table("a")[0])
+    pin = driver.target.hold(driver.table("a")[0])
     driver.target.write([("a", driver.contents("a"))])
     assert driver.reads_its_own("a")
     driver.target.release(pin)
@@ -383,13 +386,13 @@ def test_rejected_drafts_do_not_overwrite_what_is_published() -> None:
     driver = Driver(8, 4)
     driver.run("a", range(8))
     driver.target.cache("a")
-    published = driver.target.block_table("a")[1]
+    published = driver.table("a")[1]
     driver.tokens["a"] = list(range(6))
     driver.target.truncate("a", 6)
     driver.append("a", 60, 70)
     refused(lambda: driver.target.write([("a", driver.contents("a")[6:])]), driver, "has other holders")
     driver.fill("a")
-    assert driver.target.block_table("a")[1] != published
+    assert driver.table("a")[1] != published
     assert driver.reads_its_own("a")
     assert driver.start("b", range(9)) == 8
     assert driver.reads_its_own("b")
@@ -403,20 +406,20 @@ def test_truncation_gives_blocks_behind_back() -> None:
     driver.run("a", range(12))
     driver.target.truncate("a", 4)
     driver.tokens["a"] = list(range(4))
-    assert (driver.target.num_computed("a"), len(driver.target.block_table("a"))) == (4, 1)
+    assert (driver.target.num_computed("a"), len(driver.table("a"))) == (4, 1)
     assert driver.target.free_count() == 6
     driver.append("a", 9)
     driver.fill("a")
     assert driver.reads_its_own("a")
     driver.target.truncate("a", 0)
-    assert driver.target.block_table("a") == []
+    assert driver.table("a") == []
 
 
 # -- pins ------------------------------------------------------------------------------------------------------------
 def test_a_pinned_block_outlives_its_sequence() -> None:
     driver = Driver(4, 4)
     driver.run("a", range(4))
-    block_id = driver.target.block_table("a")[0]
+    block_id = driver.table("a")[0]
     pin = driver.target.hold(block_id)
     driver.target.abort("a")
     assert (driver.target.ref_count(block_id), driver.target.used_count()) == (1, 0)

@@ -393,7 +393,7 @@ def test_any_life_of_a_pool(config: PoolConfig, operations: list[str], data: st.
 @pytest.mark.parametrize("block_size", [1, 2, 3])
 def test_long_lives_of_a_pool(block_size: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(6):
+    for seed in range(8):
         draw = random.Random(seed)
         config = PoolConfig(num_blocks=draw.randint(24, 40) // block_size, block_size=block_size, sanitizer=seed > 3)
         pool = Pool(config, draw)
