@@ -12,6 +12,7 @@ precondition); no array theory and no frame axioms are needed. Three kinds of wo
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from kvspec.spec.language.terms import BOOL, NAT, MapSort, SetSort, Sort, Term
 
 Cases = list[tuple[Term, str, tuple[Term, ...]]]
 """A variant value: for each possible case its condition and its fields."""
+
+Members = tuple[tuple[Term, ...], list[tuple[tuple[Term, ...], Term]]]
 
 
 def atom(name: str, args: Sequence[Term], sort: Sort) -> Term:
@@ -41,15 +44,31 @@ class Fact:
 class Lowering:
     """Translates the terms of one chapter; keeps the facts that its translations need."""
 
-    def __init__(self, chapter: Chapter) -> None:
+    def __init__(self, chapter: Chapter, constants: frozenset[Term] = frozenset()) -> None:
         self.chapter = chapter
         self.facts: dict[Term, Fact] = {}
         self._memo: dict[Term, Term] = {}
         self._fresh = itertools.count()
         self._witnessed: set[Term] = set()
         self._names: dict[Term, str] = {}
-        self.constants: frozenset[Term] = frozenset()
+        self._sizes: dict[Term, str] = {}
+        self._sized: set[Term] = set()
+        self._rests: list[tuple[frozenset[Term], Term]] = []
+        self._members: dict[str, Members] = {}
+        self.counted: dict[str, tuple[tuple[Term, ...], Term]] = {}
+        """For each size symbol its arguments and the set that it counts; the finite reading counts it out."""
+        self.constants = constants
         """Parameters of the event and other names that an obligation fixes."""
+
+    def fork(self, constants: Iterable[Term] = ()) -> Lowering:
+        """A copy that goes on from here with more constants; they must be new, or else what was translated under a
+        quantifier of the same variable would lose it. Fresh names stay different between all copies."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (dict, set, list)):
+                setattr(other, name, copy.copy(value))
+        other.constants = self.constants | frozenset(constants)
+        return other
 
     # -- entry ---------------------------------------------------------------------------------------------------
 
@@ -130,6 +149,8 @@ class Lowering:
                 )
             case "get":
                 return self._member_of_map(s.args[0], s.args[1:], element)
+            case "call":
+                return self._relation(self._name(s.args[0]), s.args[1:], element)
         return self._relation(self._name(s), (), element)
 
     def _member_of_map(self, m: Term, keys: Sequence[Term], element: Sequence[Term]) -> Term:
@@ -163,6 +184,7 @@ class Lowering:
 
     def _only(self, s: Term, element: Sequence[Term]) -> Term:
         rest = T.make("set_remove", (s, *element), s.sort)
+        self._count_rest(frozenset(t for t in T.subterms(s) if t.op in ("state", "static")), rest)
         return T.conj((self.member(s, element), T.neg(self.nonempty(rest))))
 
     def nonempty(self, s: Term) -> Term:
@@ -269,12 +291,54 @@ class Lowering:
             case "get" if s.args[0].op == "map_lambda":
                 return self.size(T.substitute(s.args[0].args[0], dict(zip(s.args[0].data, s.args[1:], strict=True))))
             case "get":
-                return atom(f"size.{self._name(s.args[0])}", [self.formula(k) for k in s.args[1:]], NAT)
+                whole, keys = s.args[0], s.args[1:]
+                self._count(whole)
+                xs = tuple(T.variable("k", cast(Sort, k.sort)) for k in keys)
+                name = f"size.{self._name(whole)}"
+                self.counted.setdefault(name, (xs, T.make("get", (whole, *xs), s.sort)))
+                return atom(name, [self.formula(k) for k in keys], NAT)
             case "state" | "static" | "var":
+                self._count(s)
+                self.counted.setdefault(f"size.{self._name(s)}", ((), s))
                 return atom(f"size.{self._name(s)}", (), NAT)
         free = tuple(sorted(s.free - self.constants, key=lambda v: v.data[1]))
-        self._names.setdefault(s, f"size.{next(self._fresh)}")
-        return atom(f"size.{self._names[s]}", free, NAT)
+        if s not in self._sizes:
+            self._sizes[s] = f"size.{next(self._fresh)}"
+            self.counted[self._sizes[s]] = (free, s)
+        return atom(self._sizes[s], free, NAT)
+
+    def members(self, name: str) -> Members:
+        """For a size symbol its arguments and, for each shape of an element, its variables and "is a member"."""
+        if name not in self._members:
+            xs, s = self.counted[name]
+            shapes = []
+            for case, fields in self._element_shapes(cast(SetSort, s.sort)):
+                ys = tuple(T.variable("e", f) for f in fields)
+                shapes.append((ys, self._relation_of(s, case, ys)))
+            self._members[name] = xs, shapes
+        return self._members[name]
+
+    def _count(self, whole: Term) -> None:
+        """Members of this state variable are counted: each of its counts is zero exactly where the set is empty."""
+        if whole in self._sized:
+            return
+        self._sized.add(whole)
+        if isinstance(whole.sort, MapSort):
+            xs = tuple(T.variable("k", k) for k in whole.sort.keys)
+            value = atom(f"size.{self._name(whole)}", xs, NAT)
+            empty = T.neg(self.nonempty(T.make("get", (whole, *xs), whole.sort.value)))
+            self._fact("size", T.quantify("forall", xs, T.neg(T.make("lt", (value, T.num(0)), BOOL))))
+            self._fact("size", T.quantify("forall", xs, T.iff(T.eq(value, T.num(0)), empty)))
+        for variables, rest in self._rests:
+            if whole in variables:
+                self.size(rest)
+
+    def _count_rest(self, variables: frozenset[Term], rest: Term) -> None:
+        """A set is asked whether something is its only member; where sets are counted, that says how many it has."""
+        if not (rest.free - self.constants):
+            self._rests.append((variables, rest))
+            if variables & self._sized:
+                self.size(rest)
 
     # -- scalars -------------------------------------------------------------------------------------------------
 
@@ -380,6 +444,9 @@ class Lowering:
         elif ground:
             zero = atom(f"zero.{sort.name}", (), sort)
             self._adjacent(value, at, sort, T.neg(T.eq(at, zero)))
+            # Statements about the position before are used where one is mentioned (`translate.triggers`); this
+            # mention is there in every branch of the search.
+            self._fact("seen", atom(f"seen.{sort.name}", [value], BOOL))
         return value
 
     def _adjacent(self, low: Term, high: Term, sort: Sort, premise: Term = T.TRUE) -> None:

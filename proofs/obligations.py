@@ -4,7 +4,8 @@
 - ``chapter.event/invariant``: the event keeps it;
 - ``chapter.event->callee/pre.N``: the event may call what it calls (N counts the callee's requirements);
 - ``chapter.theorem``, ``chapter.event/theorem``: it follows;
-- ``chapter.loop/part``: the verification conditions of a loop.
+- ``chapter.loop/part``: the verification conditions of a loop;
+- ``chapter.event/can_fire``, ``chapter.init/can_start`` and the like: the hypotheses of the others can hold together.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from kvspec.spec.language.terms import Path, SetSort, Sort, Term
 class Obligation:
     """Hypotheses and a goal, in the words of the specification.
 
-    ``row`` and ``column`` place it in the report's matrix. ``event`` is the step it speaks of, if any.
+    ``row`` and ``column`` place it in the report's matrix. ``event`` is the step it speaks of, if any. ``statement``
+    is the goal before the step was substituted into it, for a reading that takes the step itself. ``kind`` is
+    invariant, call, theorem, loop or possible: whether the hypotheses can hold at all.
     """
 
     id: str
@@ -35,6 +38,8 @@ class Obligation:
     goal: Term
     constants: frozenset[Term]
     event: TracedEvent | None = None
+    kind: str = "theorem"
+    statement: Term | None = None
 
 
 def after(term: Term, post: Mapping[Path, Term]) -> Term:
@@ -66,6 +71,7 @@ class ChapterObligations:
         yield from self._initial()
         for name in self.chapter.event_names:
             event = self.chapter.event(name)
+            yield self._possible(event.name, "can_fire", f"{event.name} can happen", event.where, event)
             yield from self._owed(event)
             yield from self._kept(event)
         yield from self._theorems()
@@ -74,11 +80,27 @@ class ChapterObligations:
 
     def _initial(self) -> Iterator[Obligation]:
         axioms = tuple((s.name, s.term) for s in self.chapter.axioms)
+        where = SourceLine(*self.chapter.where)
+        yield Obligation(
+            f"{self.name}.init/can_start", self.name, "init", "can_start", "what is assumed can be true", where, axioms,
+            T.FALSE, frozenset(), kind="possible",
+        )  # fmt: skip
         for s in self.own:
             goal = after(s.term, self.chapter.initial)
             yield Obligation(
-                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, goal, frozenset()
-            )
+                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, goal, frozenset(),
+                None, "invariant", s.term,
+            )  # fmt: skip
+
+    def _possible(
+        self, row: str, column: str, sentence: str, where: SourceLine, event: TracedEvent | None = None
+    ) -> Obligation:
+        hypotheses = tuple(self.assumed) if event is None else self._step(event)
+        constants = frozenset[Term]() if event is None else frozenset(event.parameters)
+        id = f"{self.name}.{row}/{column}"
+        return Obligation(
+            id, self.name, row, column, sentence, where, hypotheses, T.FALSE, constants, event, "possible"
+        )
 
     def _step(self, event: TracedEvent) -> tuple[tuple[str, Term], ...]:
         guards = [(f"{event.name} requires, line {r.where.line}", r.term) for r in event.requires]
@@ -90,11 +112,20 @@ class ChapterObligations:
         return (*self.assumed, *guards, *naturals)
 
     def _of_event(
-        self, event: TracedEvent, id: str, row: str, column: str, sentence: str, where: SourceLine, goal: Term
+        self,
+        event: TracedEvent,
+        id: str,
+        column: str,
+        sentence: str,
+        where: SourceLine,
+        goal: Term,
+        kind: str = "theorem",
+        statement: Term | None = None,
     ) -> Obligation:
         return Obligation(
-            id, self.name, row, column, sentence, where, self._step(event), goal, frozenset(event.parameters), event
-        )
+            id, self.name, event.name, column, sentence, where, self._step(event), goal, frozenset(event.parameters),
+            event, kind, statement,
+        )  # fmt: skip
 
     def _owed(self, event: TracedEvent) -> Iterator[Obligation]:
         counts: dict[str, int] = {}
@@ -103,19 +134,22 @@ class ChapterObligations:
             column = f"{owed.callee}/pre.{number}"
             sentence = f"{event.name} may call {owed.callee}"
             id = f"{self.name}.{event.name}->{column}"
-            yield self._of_event(event, id, event.name, f"->{column}", sentence, owed.where, owed.term)
+            yield self._of_event(event, id, f"->{column}", sentence, owed.where, owed.term, "call")
 
     def _kept(self, event: TracedEvent) -> Iterator[Obligation]:
         for s in self.own:
             goal = after(s.term, event.after)
             id = f"{self.name}.{event.name}/{s.name}"
-            yield self._of_event(event, id, event.name, s.name, s.sentence, s.where, goal)
+            yield self._of_event(event, id, s.name, s.sentence, s.where, goal, "invariant", s.term)
 
     def _theorems(self) -> Iterator[Obligation]:
+        if any(s.after is None for s in self.chapter.theorems):
+            where = SourceLine(*self.chapter.where)
+            yield self._possible("theorem", "can_hold", "axioms and invariants can hold together", where)
         for s in self.chapter.theorems:
             if s.after is not None:
                 id = f"{self.name}.{s.after}/{s.name}"
-                yield self._of_event(self.chapter.event(s.after), id, s.after, s.name, s.sentence, s.where, s.term)
+                yield self._of_event(self.chapter.event(s.after), id, s.name, s.sentence, s.where, s.term)
             else:
                 yield self._implied(s)
 
@@ -143,7 +177,7 @@ class ChapterObligations:
             yield Obligation(
                 f"{self.name}.{before.name}/{part}", self.name, before.name, part, before.sentence, before.where,
                 (*base, *numbers, ("the loop goes on", premise)), goal, constants,
-                event if part in ("keeps", "falls") else None,
+                event if part in ("keeps", "falls") else None, "loop",
             )  # fmt: skip
 
 

@@ -712,16 +712,18 @@ class Chapter:
 
     def _naturals(self) -> list[Statement]:
         own = [v for v in self.variables.values() if len(v.path) == 1]
-        return [natural(v, self.env[v.path], SourceLine(*self._where())) for v in own if _holds_nat(v.sort)]
+        return [natural(v, self.env[v.path], SourceLine(*self.where)) for v in own if _holds_nat(v.sort)]
 
-    def _where(self) -> tuple[str, int]:
+    @property
+    def where(self) -> tuple[str, int]:
+        """File and line of the class."""
         return inspect.getsourcefile(self.cls) or "", inspect.getsourcelines(self.cls)[1]
 
     @property
     def lower_invariants(self) -> list[Statement]:
         """Invariants of the instances inside; each was proved in its own chapter."""
         return self._from_instances(Invariant) + [
-            natural(v, self.env[v.path], SourceLine(*self._where()))
+            natural(v, self.env[v.path], SourceLine(*self.where))
             for v in self.variables.values()
             if len(v.path) > 1 and _holds_nat(v.sort)
         ]

@@ -1,0 +1,130 @@
+"""``kvspec prove``: every obligation of the specification, for pools of any size."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvspec.cli import prove_report as report
+from kvspec.cli.errors import fail_input
+from kvspec.cli.options import ForceOption, JsonOption, JunitOption
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress
+
+if TYPE_CHECKING:
+    from kvspec.proofs.verdicts import Result
+
+CHAPTERS_HELP = "Only these chapters, separated by commas."
+ONLY_HELP = "Only cells named EVENT/INVARIANT (or a whole id; * stands for anything). May be given several times."
+SOLVER_HELP = "Who has to prove each cell: z3, cvc5, or both."
+
+
+def prove(
+    chapter: Annotated[str, typer.Option("--chapter", metavar="NAME,...", help=CHAPTERS_HELP)] = "",
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="EVENT/INVARIANT", help=ONLY_HELP)] = None,
+    solver: Annotated[str, typer.Option("--solver", metavar="NAME,...", help=SOLVER_HELP)] = "z3",
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0 means as many as are of use.")] = 0,
+    json: JsonOption = None,
+    junit: JunitOption = None,
+    force: ForceOption = False,
+) -> Exit:
+    """Prove every obligation of the spec, for pools of any size."""
+    json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
+    chapters, solvers = _chapters(chapter), _solvers(solver)
+    run = _Run(chapters, solvers, only or [], jobs)
+
+    def finish(complete: bool) -> Exit:
+        code = run.exit(complete)
+        run.show(complete)
+        json_file.write("prove", run.as_json(), exit=code, complete=complete)
+        junit_file.write(run.cases())
+        return code
+
+    with on_interrupt(lambda: finish(False)):
+        run.prove()
+    return finish(True)
+
+
+def _chapters(text: str) -> list[str]:
+    from kvspec.spec import CHAPTERS
+
+    names = [name.strip() for name in text.split(",") if name.strip()] or list(CHAPTERS)
+    for name in names:
+        if name not in CHAPTERS:
+            fail_input(f"unknown chapter '{name}'", where="--chapter", expected=f"one of {', '.join(CHAPTERS)}")
+    return names
+
+
+def _solvers(text: str) -> tuple[str, ...]:
+    from kvspec.proofs.prove import SOLVERS
+
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in SOLVERS:
+            fail_input(f"unknown solver '{name}'", where="--solver", expected=" or ".join(SOLVERS))
+    return names or fail_input("no solver", where="--solver", expected=" or ".join(SOLVERS))
+
+
+class _Run:
+    """The work, and what has come out of it so far."""
+
+    def __init__(self, chapters: list[str], solvers: tuple[str, ...], only: Sequence[str], jobs: int) -> None:
+        from kvspec.proofs.campaign import units
+
+        self.chapters, self.solvers = chapters, solvers
+        self.began = time.perf_counter()
+        self.units = units(chapters, only)
+        if not self.units:
+            fail_input(f"no obligation is called '{only[0]}'", where="--only", expected="EVENT/INVARIANT")
+        self.jobs = jobs or (min(os.cpu_count() or 1, 4) if "cvc5" in solvers else 1)
+        self.only = bool(only)
+        self.done: dict[int, list[Result]] = {}
+
+    def prove(self) -> None:
+        from kvspec.proofs.campaign import prove_units
+        from kvspec.proofs.prove import Options
+
+        options = Options(solvers=self.solvers)
+        total = sum(len(unit.ids) for unit in self.units)
+        with progress("proving", total) as bar:
+            for number, results in prove_units(self.units, options, self.jobs):
+                self.done[number] = results
+                bar.advance(len(results), results[0].chapter)
+
+    @property
+    def results(self) -> list[Result]:
+        return [result for number in sorted(self.done) for result in self.done[number]]
+
+    def exit(self, complete: bool) -> Exit:
+        verdicts = [r.verdict.value for r in self.results]
+        return exit_for(verdicts if complete else [*verdicts, "interrupted"])
+
+    def show(self, complete: bool) -> None:
+        from kvspec.spec import load
+
+        out = console()
+        for name in self.chapters:
+            mine = [r for r in self.results if r.chapter == name]
+            if self.only:
+                for r in mine:
+                    out.print(report.line(r), style=report.style(r))
+                report.show_failures(out, mine)
+            elif mine:
+                report.show_chapter(out, name, load(name).sentence, mine)
+        if not complete:
+            out.print("interrupted; what follows is what was done until then", style="yellow")
+        out.print(report.summary(self.results, time.perf_counter() - self.began, self.solvers), style="bold")
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "chapters": self.chapters,
+            "solvers": list(self.solvers),
+            "seconds": round(time.perf_counter() - self.began, 3),
+            "obligations": [report.as_json(r) for r in self.results],
+        }
+
+    def cases(self) -> list[Case]:
+        return [Case(r.chapter, r.id, r.seconds, r.verdict.value, report.message(r)) for r in self.results]

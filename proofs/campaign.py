@@ -1,0 +1,92 @@
+"""All obligations of some chapters, in this process or spread over several."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from multiprocessing import get_context
+
+from kvspec.proofs.obligations import ChapterObligations, Obligation
+from kvspec.proofs.problems import Group, grouped
+from kvspec.proofs.prove import Options, Prover
+from kvspec.proofs.verdicts import Result
+from kvspec.spec import load
+from kvspec.spec.language.machine import Chapter
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Some obligations of one group of a chapter: what one process does in one go."""
+
+    chapter: str
+    group: int
+    ids: frozenset[str]
+
+
+def selected(obligation: Obligation, only: Sequence[str]) -> bool:
+    """Whether a pattern names the obligation: ``EVENT/INVARIANT``, a whole id, or either with ``*`` in it."""
+    name = f"{obligation.row}/{obligation.column}"
+    return not only or any(fnmatchcase(name, p) or fnmatchcase(obligation.id, p) for p in only)
+
+
+@lru_cache(maxsize=64)
+def groups_of(name: str) -> tuple[Group, ...]:
+    """The groups of a chapter of the specification."""
+    return groups(name, load(name))
+
+
+def groups(name: str, chapter: Chapter) -> tuple[Group, ...]:
+    return tuple(grouped(ChapterObligations(name, chapter)))
+
+
+def units(chapters: Sequence[str], only: Sequence[str] = ()) -> list[Unit]:
+    """The work, in the order of the text."""
+    found = []
+    for name in chapters:
+        for number, group in enumerate(groups_of(name)):
+            ids = frozenset(o.id for o in group.obligations if selected(o, only))
+            if ids:
+                found.append(Unit(name, number, ids))
+    return found
+
+
+def prove_group(group: Group, options: Options, ids: frozenset[str] | None = None) -> list[Result]:
+    """The results of a group's obligations, or of some of them, in order."""
+    prover = Prover(group, options)
+    return [prover.result(o) for o in group.obligations if ids is None or o.id in ids]
+
+
+def prove_chapter(name: str, chapter: Chapter, options: Options | None = None) -> list[Result]:
+    """All results of a chapter that need not be one of the specification's own."""
+    chosen = options or Options()
+    return [result for group in groups(name, chapter) for result in prove_group(group, chosen)]
+
+
+def _prove_unit(unit: Unit, options: Options) -> list[Result]:
+    return prove_group(groups_of(unit.chapter)[unit.group], options, unit.ids)
+
+
+def _quiet() -> None:
+    """A worker leaves Ctrl-C to the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def prove_units(work: Sequence[Unit], options: Options, jobs: int = 1) -> Iterator[tuple[int, list[Result]]]:
+    """Numbers of units with their results, as they get ready."""
+    if jobs <= 1 or len(work) <= 1:
+        for number, unit in enumerate(work):
+            yield number, _prove_unit(unit, options)
+        return
+    pool = ProcessPoolExecutor(min(jobs, len(work)), mp_context=get_context("spawn"), initializer=_quiet)
+    try:
+        waiting: dict[Future[list[Result]], int] = {
+            pool.submit(_prove_unit, unit, options): number for number, unit in enumerate(work)
+        }
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

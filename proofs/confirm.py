@@ -1,0 +1,66 @@
+"""Whether the concrete reading agrees that a situation is a counterexample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvspec.model.concrete import NotEnabled, State, evaluate, fire, initial
+from kvspec.proofs.decode import Decoded
+from kvspec.proofs.obligations import Obligation
+from kvspec.spec.language import terms as T
+from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.terms import Term
+
+
+def step(chapter: Chapter, obligation: Obligation, situation: Decoded) -> State:
+    """The state after what the obligation speaks of: the event, the start, or nothing.
+
+    Raises:
+        NotEnabled: the event cannot happen here.
+    """
+    structure, state = situation.structure, situation.state
+    if obligation.event is not None:
+        arguments = tuple(situation.values[p] for p in obligation.event.parameters)
+        return fire(obligation.event, structure, state, arguments)
+    return {**state, **initial(chapter, structure)} if obligation.row == "init" else state
+
+
+def violated(obligation: Obligation, situation: Decoded, after: State) -> bool:
+    """The statement is false after the step, or what a call asks for is false before it."""
+    if obligation.statement is not None:
+        return not evaluate(obligation.statement, situation.structure, after, situation.values)
+    return not evaluate(obligation.goal, situation.structure, situation.state, situation.values)
+
+
+def disagreement(chapter: Chapter, obligation: Obligation, situation: Decoded) -> str | None:
+    """Why the concrete reading does not take this for a counterexample; None if it does."""
+    try:
+        for name, term in obligation.hypotheses:
+            if not evaluate(term, situation.structure, situation.state, situation.values):
+                return f"{name} does not hold before"
+        if not violated(obligation, situation, step(chapter, obligation, situation)):
+            return f"{obligation.column} holds"
+    except NotEnabled as refusal:
+        return str(refusal)
+    except (TypeError, KeyError, AttributeError) as error:
+        return f"a term has no value there ({type(error).__name__}: {error})"
+    return None
+
+
+def instance(statement: Term, situation: Decoded, state: State) -> dict[str, Any]:
+    """Values of the outermost quantified variables for which the statement is false."""
+    values = dict(situation.values)
+    shown: dict[str, Any] = {}
+    while True:
+        if statement.op == "and":
+            bad = (a for a in statement.args if not evaluate(a, situation.structure, state, values))
+            statement = next(bad, T.TRUE)
+        elif statement.op == "forall":
+            for xs in situation.structure.tuples(tuple(v.sort for v in statement.data)):
+                trial = {**values, **dict(zip(statement.data, xs, strict=True))}
+                if not evaluate(statement.args[0], situation.structure, state, trial):
+                    break
+            shown |= {v.data[0]: x for v, x in zip(statement.data, xs, strict=True)}
+            values, statement = trial, statement.args[0]
+        else:
+            return shown
