@@ -14,10 +14,13 @@ from typing import Final, Literal
 import numpy as np
 
 from kvspec.model.conformance import CacheEvent, Capability, Context, MisuseError, PoolConfig, Tags
-from kvspec.model.operations import Pool, Request
+from kvspec.model.operations import Request
+from kvspec.model.pools import Pools
 from kvspec.model.world import Chain
 
 EVERYTHING: Final = frozenset(Capability)
+
+_POOLS: Final = {watch: Pools(watch) for watch in (False, True)}
 
 
 class ModelTarget:
@@ -29,7 +32,6 @@ class ModelTarget:
         hit_limit: the longest hit.
         capabilities: what it shows; less than everything serves to test the acceptor.
         watch: re-evaluate the invariants of the spec after each event.
-        pool: a new pool to use.
     """
 
     def __init__(
@@ -40,12 +42,12 @@ class ModelTarget:
         hit_limit: Literal["all", "all_but_one"] = "all_but_one",
         capabilities: frozenset[Capability] = EVERYTHING,
         watch: bool = False,
-        pool: Pool | None = None,
     ) -> None:
         self.config = config
         self.capabilities = capabilities
         self.hit_limit: Literal["all", "all_but_one"] = hit_limit
-        self._pool = pool or Pool(config, watch)
+        self._pools = _POOLS[watch]
+        self._pool = self._pools.take(config)
         self._random = None if seed is None else Random(seed)
         self._cells = np.zeros((config.num_blocks, config.block_size), dtype=np.int64)
         self._published: dict[Chain, None] = {}
@@ -53,6 +55,10 @@ class ModelTarget:
         self._handles: dict[int, int] = {}
         self._last_handle = 0
         self._closed = False
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pool"):
+            self._pools.give(self._pool)
 
     # -- operations ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,266 @@
+"""``kvspec conform``: drives a KV-cache manager by random operations and judges it by the spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kvspec.cli.errors import fail_input, place
+from kvspec.cli.options import ForceOption, JsonOption, JunitOption
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress
+from kvspec.cli.targets import MakeTarget, load_target
+from kvspec.model.conform import (
+    DEFAULT_OPERATIONS,
+    ConformOptions,
+    ConformReport,
+    FoundViolation,
+    TargetError,
+    checked_target,
+)
+from kvspec.model.conform import (
+    conform as drive,
+)
+from kvspec.model.generator import Kind
+from kvspec.model.operations import Operation
+from kvspec.model.scenario import (
+    Check,
+    Error,
+    LineResult,
+    Scenario,
+    ScenarioError,
+    ScenarioResult,
+    format_scenario,
+    read_scenario,
+    run_scenario,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_COUNTS: Final = (
+    "taken", "hits", "published", "evictions", "copies", "forks", "truncations", "preemptions", "refusals", "errors",
+    "reads",
+)  # fmt: skip
+_WORDS: Final = {"taken": "blocks handed out", "published": "keys published"}
+FAILURES: Final = Path("conform-failures")
+_REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
+
+
+def conform(
+    target: Annotated[str, typer.Argument(help="torch, model, or package.module:attribute.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same operations.")] = 0,
+    operations: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"How many; {DEFAULT_OPERATIONS} unless --seconds is given.", show_default=False),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="For how long.", show_default=False)] = None,
+    kind: Annotated[Kind, typer.Option(help="Valid operations, wild ones (mostly errors), or both.")] = Kind.MIXED,
+    blocks: Annotated[
+        int | None, typer.Option(min=2, help="Blocks of every pool; by default 2 to 12.", show_default=False)
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens per block; by default 1 to 4.", show_default=False)
+    ] = None,
+    sanitizer: Annotated[bool, typer.Option("--sanitizer", help="Have the target poison freed blocks.")] = False,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Run this scenario instead.", show_default=False)
+    ] = None,
+    save: Annotated[Path, typer.Option(metavar="DIR", help="Where a failing scenario goes.")] = FAILURES,
+    json: JsonOption = None,
+    junit: JunitOption = None,
+    force: ForceOption = False,
+) -> Exit:
+    """Drive a KV-cache manager and judge it by the spec."""
+    result, cases = JsonFile(json, force=force), JunitFile(junit, force=force)
+    if replay is not None:
+        return _replay(target, replay, result, cases)
+    if save.exists() and not save.is_dir():
+        fail_input(f"'{save}' is a file", where="--save", expected="a folder")
+    limit = operations if operations is not None or seconds is not None else DEFAULT_OPERATIONS
+    try:
+        options = ConformOptions(
+            seed=seed,
+            operations=limit,
+            seconds=seconds,
+            kind=kind,
+            num_blocks=blocks,
+            block_size=block_size,
+            sanitizer=sanitizer,
+        )
+    except ValueError as error:
+        fail_input(str(error))
+    report = _drive(target, load_target(target), options)
+    return _finish(target, report, save, result, cases)
+
+
+def _drive(name: str, make_target: MakeTarget, options: ConformOptions) -> ConformReport:
+    with progress("operations", options.operations) as bar:
+        try:
+            return drive(make_target, options, on_progress=bar.advance)
+        except TargetError as error:
+            fail_input(f"{name} {error}", where="TARGET")
+
+
+def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:
+    """Print, save and write everything; an interrupted run then ends as one."""
+    code = exit_for(f.verdict for f in report.families)
+    violation = report.violation
+    saved = _save(save, name, violation, report.options.seed) if violation is not None else None
+    out = console()
+    _print_report(out, name, report)
+    if violation is not None:
+        _print_violation(out, name, violation, saved)
+    body = {
+        "target": name,
+        "report": report,
+        "rate": round(report.rate, 1),
+        "scenario": None if violation is None else scenario_text(violation),
+        "saved": None if saved is None else str(saved),
+    }
+    result.write("conform", body, exit=code, complete=not report.interrupted)
+    cases.write(_cases(name, report))
+    if report.interrupted:
+        with on_interrupt(lambda: None):
+            raise KeyboardInterrupt
+    return code
+
+
+def _cases(name: str, report: ConformReport) -> Iterator[Case]:
+    share = report.seconds / len(report.families)
+    for family in report.families:
+        message = family.reason
+        if family.verdict == "violated" and report.violation is not None:
+            message = "\n".join([family.reason, "", scenario_text(report.violation)])
+        yield Case(f"kvspec conform {name}", family.family, share, family.verdict, message)
+
+
+# -- a violation as a file --------------------------------------------------------------------------------------------
+
+
+def scenario_text(violation: FoundViolation, comment: str = "") -> str:
+    """The run as a scenario; calls that must be answered with an error say so."""
+    lines: list[Operation | Check] = []
+    for operation, error in zip(violation.operations, violation.errors, strict=True):
+        lines += [operation, Error()] if error else [operation]
+    return format_scenario(lines, violation.config, comment=comment)
+
+
+def _save(folder: Path, name: str, violation: FoundViolation, seed: int) -> Path:
+    """Write the scenario into a new file of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = re.sub(r"[^\w.-]+", "_", f"{name}.{violation.family}.{violation.rule}")
+    comment = "\n".join(
+        [
+            f"{name}: {violation.family}/{violation.rule} at the last operation",
+            violation.what,
+            f"found by kvspec conform {name} --seed {seed}",
+        ]
+    )
+    text = scenario_text(violation, comment)
+    number = 1
+    while True:
+        path = folder / (f"{stem}.kv" if number == 1 else f"{stem}.{number}.kv")
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+                return path
+            number += 1
+        else:
+            return path
+
+
+# -- a scenario instead -----------------------------------------------------------------------------------------------
+
+
+def _replay(name: str, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
+    """Run a scenario on the target; what it expects is checked, too."""
+    make_target = load_target(name)
+    try:
+        scenario = read_scenario(path)
+    except ScenarioError as error:
+        where = place(error.file, error.line, error.column) if error.line else error.file
+        fail_input(error.what, where=where, expected=error.expected)
+    if scenario.chapter is not None:
+        fail_input("this scenario runs on the spec, not on a target", where=str(path), expected="kvspec run")
+    found = _run(name, make_target, scenario)
+    verdict = _REPLAYED[found.verdict]
+    code = exit_for([verdict])
+    _print_replayed(console(), name, path, found)
+    result.write("conform", {"target": name, "replay": str(path), "result": found}, exit=code)
+    cases.write([Case(f"kvspec conform {name}", str(path), 0.0, verdict, found.last.outcome if found.lines else "")])
+    return code
+
+
+def _run(name: str, make_target: MakeTarget, scenario: Scenario) -> ScenarioResult:
+    try:
+        return run_scenario(scenario, lambda config: checked_target(make_target, config))
+    except TargetError as error:
+        fail_input(f"{name} {error}", where="TARGET")
+
+
+def _print_replayed(out: Console, name: str, path: Path, found: ScenarioResult) -> None:
+    out.print(f"{path} on {name}: {len(found.lines)} lines run, {_REPLAYED[found.verdict]}")
+    if found.lines and found.verdict in ("failed", "violated"):
+        _print_line(out, found.last)
+
+
+def _print_line(out: Console, line: LineResult) -> None:
+    out.print(f"line {line.number}: {line.text}")
+    out.print(f"  {line.outcome}")
+    _print_state(out, "before", line.before)
+    _print_state(out, "after", line.after)
+
+
+# -- the terminal -----------------------------------------------------------------------------------------------------
+
+
+def _print_report(out: Console, name: str, report: ConformReport) -> None:
+    end = " (interrupted)" if report.interrupted else ""
+    options = report.options
+    out.print(
+        f"{name}: {report.operations:,} operations in {report.episodes} pools{end}, seed {options.seed}, "
+        f"{options.kind}, {report.seconds:.1f} s, {report.rate:,.0f} operations/s"
+    )
+    happened = [f"{report.counts.get(c, 0):,} {_WORDS.get(c, c)}" for c in _COUNTS]
+    out.print(f"  {', '.join(happened)}")
+    out.print()
+    for family in report.families:
+        seen = f"{family.count:>9,} {family.unit}" if family.verdict == "holds" else f"{'':>9} {family.reason}"
+        out.print(f"  {family.family:<22}{family.verdict:<13}{seen}")
+
+
+def _print_violation(out: Console, name: str, violation: FoundViolation, saved: Path | None) -> None:
+    out.print()
+    out.print(f"VIOLATED {violation.family}/{violation.rule} by operation {violation.number}: {violation.operation}")
+    out.print(f"  {violation.what}")
+    out.print(f"  found at operation {violation.found_at} of pool {violation.episode}")
+    _print_state(out, "before", violation.before)
+    _print_state(out, "after", violation.after)
+    out.print()
+    out.print(_how_small(violation))
+    for line in scenario_text(violation).splitlines():
+        out.print(f"    {line}")
+    if saved is not None:
+        out.print()
+        out.print(f"  saved as {saved}")
+        out.print(f"  run it again: kvspec conform {name} --replay {saved}")
+
+
+def _how_small(violation: FoundViolation) -> str:
+    count = len(violation.operations)
+    if not violation.reproduced:
+        return f"  the run of {count} operations, as it was; it was not seen to fail a second time:"
+    if not violation.shrunk:
+        return f"  the shortest run found in the time ({count} operations):"
+    return f"  a run that shows it ({count} operations; none can be taken out):"
+
+
+def _print_state(out: Console, title: str, state: list[str]) -> None:
+    for number, fact in enumerate(state):
+        out.print(f"    {title if not number else '':<8}{fact}")

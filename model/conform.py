@@ -1,0 +1,487 @@
+"""Drives a target by random operations under the acceptor, and reports family by family what was seen.
+
+A run consists of episodes, each with a pool of its own, small enough to be always full. An episode ends with everything
+given back (nothing may be missing then), and with calls after `close`. The first violation ends the run; its operations
+are run again and shrunk.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+import kvspec.model.operations as ops
+from kvspec.model.acceptor import Acceptor, Family, Violation
+from kvspec.model.conformance import Capability, MisuseError, PoolConfig, Target
+from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
+from kvspec.model.operations import AnyOperation
+from kvspec.model.pools import Pools
+from kvspec.model.scenario.show import model_state, target_state
+from kvspec.model.shrink import Case, Shrinker
+
+MakeTarget = Callable[[PoolConfig], Target]
+
+DEFAULT_OPERATIONS: Final = 20_000
+_SHORTEST, _LONGEST = 20, 300
+
+
+class TargetError(Exception):
+    """The target cannot be driven at all: it cannot be made, or lacks methods."""
+
+
+class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to do.
+
+    Attributes:
+        seed: the same seed gives the same operations, as long as the target answers the same.
+        operations: how many; None for any number (then `seconds` must be given).
+        seconds: for how long at most.
+        kind: valid operations, wild ones, or both.
+        num_blocks, block_size: the same pool each time; by default small ones of all sizes.
+        sanitizer: have the target poison freed blocks.
+        every: compare all observations after every so many operations.
+        shrink_seconds: how long to look for a smaller run after a violation.
+
+    Raises:
+        ValueError: a number is out of range, or there is no end.
+    """
+
+    seed: int = 0
+    operations: int | None = DEFAULT_OPERATIONS
+    seconds: float | None = None
+    kind: Kind = Kind.MIXED
+    num_blocks: int | None = None
+    block_size: int | None = None
+    sanitizer: bool = False
+    every: int = 1
+    shrink_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.operations is None and self.seconds is None:
+            raise ValueError("operations and seconds are both open, expected an end")
+        if self.operations is not None and self.operations < 1:
+            raise ValueError(f"operations: {self.operations}, expected at least 1")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ValueError(f"seconds: {self.seconds}, expected more than 0")
+
+
+class FamilyVerdict(msgspec.Struct, frozen=True):
+    """What was seen of one family of promises.
+
+    Attributes:
+        family: its name.
+        verdict: ``holds``, ``violated`` or ``not observed``.
+        count: on how many occasions it was judged.
+        unit: what an occasion is.
+        reason: why it was not observed, or what was violated.
+    """
+
+    family: str
+    verdict: str
+    count: int
+    unit: str
+    reason: str = ""
+
+
+class FoundViolation(msgspec.Struct):
+    """The first violation.
+
+    Attributes:
+        family, rule, what: as in `kvspec.model.acceptor.Violation`, for the operations below.
+        number, operation: the call that showed it, in the run that is given below.
+        config, operations: a run that shows it; the last operation is the one that violates.
+        errors: for each operation, whether it is rightly answered with an error.
+        before, after: the model before the last operation, and what the target shows after it.
+        episode, found_at: where it was found: the episode, and the operation in it.
+        shrunk: whether no line can be taken out of the operations.
+        reproduced: whether the run showed it again with a new target; if not, it is the run as it was.
+    """
+
+    family: str
+    rule: str
+    what: str
+    number: int
+    operation: str
+    config: PoolConfig
+    operations: tuple[AnyOperation, ...]
+    errors: tuple[bool, ...]
+    before: list[str]
+    after: list[str]
+    episode: int
+    found_at: int
+    shrunk: bool
+    reproduced: bool
+
+
+class ConformReport(msgspec.Struct):
+    """All that a run leaves.
+
+    Attributes:
+        options: what was asked.
+        operations, episodes, seconds: what was done; the time is without shrinking.
+        capabilities: what the target shows.
+        counts: how often what happened.
+        families: verdict by verdict.
+        violation: the first one.
+        interrupted: the run was ended by Ctrl-C.
+    """
+
+    options: ConformOptions
+    operations: int
+    episodes: int
+    seconds: float
+    capabilities: list[str]
+    counts: dict[str, int]
+    families: list[FamilyVerdict]
+    violation: FoundViolation | None = None
+    interrupted: bool = False
+
+    @property
+    def rate(self) -> float:
+        """Judged operations per second."""
+        return self.operations / self.seconds if self.seconds else 0.0
+
+
+# -- the target -------------------------------------------------------------------------------------------------------
+
+_METHODS: Final[Mapping[Capability, tuple[str, ...]]] = {
+    Capability.FREE_IDS: ("free_ids",),
+    Capability.FREE_COUNT: ("free_count",),
+    Capability.USED_COUNT: ("used_count",),
+    Capability.REF_COUNTS: ("ref_count",),
+    Capability.CACHED_KEYS: ("cached",),
+    Capability.EVENTS: ("drain_events",),
+    Capability.CONTENTS: ("read",),
+    Capability.FORK: ("fork",),
+    Capability.TRUNCATE: ("truncate",),
+    Capability.HOLD: ("hold", "release"),
+}
+
+_PROTOCOL: Final = tuple(n for n, _ in inspect.getmembers(Target, inspect.isfunction) if not n.startswith("_"))
+
+
+def missing_parts(target: object) -> list[str]:
+    """What an object lacks to be a target: attributes, and methods that its capabilities ask for."""
+    missing = [name for name in ("capabilities", "hit_limit") if not hasattr(target, name)]
+    shown: Collection[Capability] = getattr(target, "capabilities", ())
+    excused = {name for c, methods in _METHODS.items() if c not in shown for name in methods}
+    return missing + [f"{m}()" for m in _PROTOCOL if m not in excused and not callable(getattr(target, m, None))]
+
+
+def checked_target(make_target: MakeTarget, config: PoolConfig) -> Target:
+    """A new target.
+
+    Raises:
+        TargetError: it cannot be made, or is none.
+    """
+    try:
+        target = make_target(config)
+    except Exception as error:
+        raise TargetError(f"cannot be made with {_words(config)}: {type(error).__name__}: {error}") from error
+    missing = missing_parts(target)
+    if missing:
+        raise TargetError(f"lacks {', '.join(missing)}")
+    unknown = [str(c) for c in target.capabilities if c not in frozenset(Capability)]
+    if unknown:
+        raise TargetError(f"has unknown capabilities: {', '.join(unknown)}")
+    if target.hit_limit not in ("all", "all_but_one"):
+        raise TargetError(f"has hit_limit {target.hit_limit!r}, expected 'all' or 'all_but_one'")
+    return target
+
+
+def _words(config: PoolConfig) -> str:
+    return f"{config.num_blocks} blocks of {config.block_size}"
+
+
+# -- one case again ---------------------------------------------------------------------------------------------------
+
+
+class Replayed(NamedTuple):
+    """What became of a case that was run again."""
+
+    violation: Violation | None
+    errors: tuple[bool, ...]
+
+
+class Replayer:
+    """Runs cases on new targets."""
+
+    def __init__(self, make_target: MakeTarget, pools: Pools | None = None) -> None:
+        self.make_target = make_target
+        self.pools = pools or Pools()
+
+    def run(self, case: Case, describe: bool = False) -> Replayed:
+        """Run the case; with `describe` a violation of its last operation gets the states before and after."""
+        target = checked_target(self.make_target, case.config)
+        judge = Acceptor(target, case.config, pool=self.pools.take(case.config))
+        try:
+            return self._judged(judge, case, describe)
+        finally:
+            self.pools.give(judge.pool)
+
+    def _judged(self, judge: Acceptor, case: Case, describe: bool) -> Replayed:
+        errors: list[bool] = []
+        before: list[str] = []
+        for number, operation in enumerate(case.operations, 1):
+            if describe and number == len(case.operations):
+                before = model_state(judge)
+            try:
+                errors.append(_is_error(judge, operation))
+            except Violation as violation:
+                violation.before, violation.after = before, target_state(judge) if describe else []
+                return Replayed(violation, (*errors, False))
+        return Replayed(None, tuple(errors))
+
+    def fails_like(self, violation: Violation) -> Callable[[Case], bool]:
+        """Whether a case breaks the same rule with its last operation."""
+
+        def fails(case: Case) -> bool:
+            found = self.run(case).violation
+            return found is not None and _same(found, violation) and found.number == len(case.operations)
+
+        return fails
+
+
+def _is_error(judge: Acceptor, operation: AnyOperation) -> bool:
+    try:
+        judge.do(operation)
+    except MisuseError:
+        return True
+    return False
+
+
+def _same(one: Violation, other: Violation) -> bool:
+    return (one.family, one.rule) == (other.family, other.rule)
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+class _Evidence(NamedTuple):
+    """When a family counts as judged: how often what happened, and one of the capabilities that it takes."""
+
+    counters: tuple[str, ...]
+    unit: str
+    needs: tuple[Capability, ...] = ()
+
+
+_FREE: Final = (Capability.FREE_IDS, Capability.FREE_COUNT)
+_KEYS: Final = (Capability.EVENTS, Capability.CACHED_KEYS)
+
+EVIDENCE: Final[Mapping[Family, _Evidence]] = {
+    Family.PARTITION: _Evidence(("operations",), "operations", _FREE),
+    Family.HOLDERS: _Evidence(("operations",), "operations", (Capability.REF_COUNTS,)),
+    Family.RESERVED: _Evidence(("taken",), "blocks handed out"),
+    Family.MAP_TRUTH: _Evidence(("hits",), "hits"),
+    Family.PUBLISH_AFTER_WRITE: _Evidence(("published",), "keys published", _KEYS),
+    Family.NO_REUSE_WHILE_USED: _Evidence(("taken",), "blocks handed out"),
+    Family.EXCLUSIVE_WRITER: _Evidence(("copies",), "copies", (Capability.FORK, Capability.HOLD)),
+    Family.ATOMIC_FAILURE: _Evidence(("refusals", "errors"), "refusals and errors"),
+    Family.DRAIN: _Evidence(("drains",), "drained pools", _FREE),
+    Family.KEY: _Evidence(("published",), "keys published", _KEYS),
+    Family.USAGE: _Evidence(("operations",), "operations", (Capability.USED_COUNT,)),
+    Family.PROGRESS: _Evidence(("allocations",), "allocations"),
+    Family.CONTENT: _Evidence(("reads",), "reads", (Capability.CONTENTS,)),
+    Family.MISUSE: _Evidence(("operations",), "operations"),
+    Family.INVARIANT: _Evidence(("operations",), "operations"),
+}
+
+
+_DONE: Final[Mapping[type, str]] = {
+    ops.Allocate: "allocations",
+    ops.Fork: "forks",
+    ops.Truncate: "truncations",
+    ops.Preempt: "preemptions",
+}
+
+
+def conform(
+    make_target: MakeTarget,
+    options: ConformOptions | None = None,
+    *,
+    on_progress: Callable[[int, str], None] = lambda operations, note: None,
+) -> ConformReport:
+    """Drive a target and judge it.
+
+    Args:
+        make_target: makes a target for a pool.
+        options: what to do.
+        on_progress: called after each episode with the operations done in it, and a note.
+
+    Raises:
+        TargetError: the target cannot be driven.
+    """
+    return Conformance(make_target, options or ConformOptions(), on_progress).run()
+
+
+class Conformance:
+    """One run."""
+
+    def __init__(
+        self, make_target: MakeTarget, options: ConformOptions, on_progress: Callable[[int, str], None]
+    ) -> None:
+        self.options = options
+        self.pools = Pools()
+        self.replayer = Replayer(make_target, self.pools)
+        self.counts: Counter[str] = Counter()
+        self.episodes = 0
+        self.capabilities: frozenset[Capability] = frozenset()
+        self._make_target = make_target
+        self._on_progress = on_progress
+        self._started = 0.0
+        self._seconds = 0.0
+        self._found: tuple[Violation, Case] | None = None
+
+    def run(self) -> ConformReport:
+        """Episode after episode, until the end or the first violation."""
+        interrupted = False
+        violation = None
+        self._started = time.perf_counter()
+        try:
+            while self._found is None and not self._over():
+                self._episode()
+            self._seconds = time.perf_counter() - self._started
+            violation = self._explained()
+        except KeyboardInterrupt:
+            interrupted = True
+            self._seconds = self._seconds or time.perf_counter() - self._started
+            violation = violation or self._as_found()
+        return ConformReport(
+            self.options,
+            self.counts["operations"],
+            self.episodes,
+            self._seconds,
+            sorted(c.value for c in self.capabilities),
+            dict(sorted(self.counts.items())),
+            [self._verdict(family, violation) for family in Family],
+            violation,
+            interrupted,
+        )
+
+    def _over(self) -> bool:
+        limit, seconds = self.options.operations, self.options.seconds
+        if limit is not None and self.counts["operations"] >= limit:
+            return True
+        return seconds is not None and time.perf_counter() - self._started >= seconds
+
+    def _episode(self) -> None:
+        """One pool from its making to its end."""
+        options = self.options
+        self.episodes += 1
+        source = RandomSource(f"{options.seed}/{self.episodes}")
+        config = self._config(source)
+        target = checked_target(self._make_target, config)
+        judge = Acceptor(target, config, every=options.every, pool=self.pools.take(config))
+        self.capabilities = judge.capabilities
+        generator = Generator(source, config, judge.pool, judge.capabilities, options.kind)
+        done: list[AnyOperation] = []
+        try:
+            self._operate(judge, generator, source.integer(_SHORTEST, _LONGEST), done)
+        except Violation as violation:
+            violation.number = violation.number or judge.number
+            self._found = violation, Case(config, tuple(done))
+        finally:
+            self.counts += judge.counts
+            self.counts["operations"] += judge.number
+            self.pools.give(judge.pool)
+        self._on_progress(judge.number, f"{self.counts['evictions']} evictions, {self.counts['hits']} hits")
+
+    def _config(self, source: RandomSource) -> PoolConfig:
+        config = pool_config(source, sanitizer=self.options.sanitizer)
+        return msgspec.structs.replace(
+            config,
+            num_blocks=self.options.num_blocks or config.num_blocks,
+            block_size=self.options.block_size or config.block_size,
+        )
+
+    def _operate(self, judge: Acceptor, generator: Generator, length: int, done: list[AnyOperation]) -> None:
+        limit = self.options.operations
+        if limit is not None:
+            length = min(length, max(1, limit - self.counts["operations"]))
+
+        def do(operations: Iterable[AnyOperation]) -> None:
+            for operation in operations:
+                done.append(operation)
+                result = None
+                try:
+                    result = judge.do(operation)
+                except MisuseError:
+                    pass
+                else:
+                    self.counts[_DONE.get(type(operation), "others")] += 1
+                generator.saw(result)
+
+        do(_generated(generator, length))
+        do(generator.ending())
+        judge.sweep()
+        self.counts["drains"] += 1
+        do(generator.closing())
+
+    # -- the violation -------------------------------------------------------------------------------------------
+
+    def _explained(self) -> FoundViolation | None:
+        """The violation with the smallest run that shows it."""
+        if self._found is None:
+            return None
+        case = self._found[1]
+        first = self.replayer.run(case).violation
+        if first is None:
+            return self._as_found()
+        case = Case(case.config, case.operations[: first.number])
+        shrinker = Shrinker(case, self.replayer.fails_like(first), self.options.shrink_seconds)
+        shrinker.run()
+        again = self.replayer.run(shrinker.best, describe=True)
+        if again.violation is None:
+            return self._as_found()
+        return self._report(again.violation, shrinker.best, again.errors, shrinker.complete, True)
+
+    def _as_found(self) -> FoundViolation | None:
+        if self._found is None:
+            return None
+        violation, case = self._found
+        return self._report(violation, case, (False,) * len(case.operations), False, False)
+
+    def _report(
+        self, violation: Violation, case: Case, errors: tuple[bool, ...], shrunk: bool, reproduced: bool
+    ) -> FoundViolation:
+        assert self._found is not None
+        return FoundViolation(
+            violation.family.value,
+            violation.rule,
+            violation.what,
+            violation.number,
+            violation.operation,
+            case.config,
+            case.operations,
+            errors,
+            violation.before,
+            violation.after,
+            self.episodes,
+            self._found[0].number,
+            shrunk,
+            reproduced,
+        )
+
+    # -- verdicts ------------------------------------------------------------------------------------------------
+
+    def _verdict(self, family: Family, violation: FoundViolation | None) -> FamilyVerdict:
+        evidence = EVIDENCE[family]
+        count = sum(self.counts[c] for c in evidence.counters)
+        if violation is not None and violation.family == family:
+            return FamilyVerdict(family.value, "violated", count, evidence.unit, violation.what)
+        if evidence.needs and not self.capabilities & set(evidence.needs):
+            reason = f"the target lacks {' and '.join(evidence.needs)}"
+            return FamilyVerdict(family.value, "not observed", 0, evidence.unit, reason)
+        if not count:
+            return FamilyVerdict(family.value, "not observed", 0, evidence.unit, f"no {evidence.unit}")
+        return FamilyVerdict(family.value, "holds", count, evidence.unit)
+
+
+def _generated(generator: Generator, count: int) -> Iterator[AnyOperation]:
+    for _ in range(count):
+        yield generator.next()

@@ -1,0 +1,287 @@
+"""Makes a failing run of operations small: no line of the result can be taken out without losing the failure.
+
+A candidate counts only if it fails in the same way (the caller decides what that means). Lines go first, in large
+pieces and then one by one and in pairs; then tokens, numbers and contexts become simpler, and the pool smaller; then
+all over again, until nothing changes or the time is used up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+import kvspec.model.operations as ops
+from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.operations import AnyOperation
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A pool and what is asked of it."""
+
+    config: PoolConfig
+    operations: tuple[AnyOperation, ...]
+
+
+Fails = Callable[[Case], bool]
+
+_SEQUENCE_FIELDS: Final = ("seq", "parent", "child")
+_PAIRS_UP_TO: Final = 24
+
+
+def shrink(case: Case, fails: Fails, *, seconds: float = 20.0) -> Case:
+    """The smallest case found that still fails.
+
+    Args:
+        case: fails.
+        fails: whether a case fails in the same way.
+        seconds: after this time the best so far is returned; an interruption (Ctrl-C) ends it, too.
+    """
+    shrinker = Shrinker(case, fails, seconds)
+    shrinker.run()
+    return shrinker.best
+
+
+class Shrinker:
+    """One search for a smaller case.
+
+    Attributes:
+        best: the smallest case so far.
+        complete: whether the search came to its end: nothing can be taken out of `best`.
+        tries: how many cases were run.
+    """
+
+    def __init__(self, case: Case, fails: Fails, seconds: float) -> None:
+        self.best = case
+        self.complete = False
+        self.tries = 0
+        self._fails = fails
+        self._deadline = time.monotonic() + seconds
+        self._seen: set[Case] = {case}
+
+    def run(self) -> None:
+        """Search until nothing changes, or the time is used up."""
+        passes = (
+            self._chunks, self._sequences, self._folds, self._pool, self._everywhere, self._simpler, self._pairs,
+        )  # fmt: skip
+        try:
+            while sum(one() for one in passes):
+                pass
+            self._try(Case(self.best.config, tuple(renamed(self.best.operations))))
+            self.complete = True
+        except (TimeoutError, KeyboardInterrupt):
+            pass
+
+    def _try(self, case: Case) -> bool:
+        """Keep the case if it fails in the same way."""
+        if case in self._seen:
+            return False
+        self._seen.add(case)
+        if time.monotonic() > self._deadline:
+            raise TimeoutError
+        self.tries += 1
+        if not self._fails(case):
+            return False
+        self.best = case
+        return True
+
+    def _without(self, taken: Iterable[int]) -> bool:
+        out = set(taken)
+        kept = tuple(o for i, o in enumerate(self.best.operations) if i not in out)
+        return self._try(Case(self.best.config, kept))
+
+    # -- lines ---------------------------------------------------------------------------------------------------
+
+    def _chunks(self) -> bool:
+        """Take out runs of lines, half of all at first, single ones at last; from the end, where less hangs on them."""
+        changed = False
+        size = max(1, len(self.best.operations) // 2)
+        while True:
+            removed = self._chunks_of(size)
+            changed |= removed
+            if size == 1 and not removed:
+                return changed
+            size = max(1, size // 2)
+
+    def _chunks_of(self, size: int) -> bool:
+        changed = False
+        at = len(self.best.operations)
+        while at > 0:
+            at = min(at, len(self.best.operations))
+            changed |= self._without(range(max(0, at - size), at))
+            at -= size
+        return changed
+
+    def _sequences(self) -> bool:
+        """Take out everything that names a sequence."""
+        changed = False
+        for name in {n for o in self.best.operations for n in names(o)}:
+            changed |= self._without(i for i, o in enumerate(self.best.operations) if name in names(o))
+        return changed
+
+    def _pairs(self) -> bool:
+        """Take out two lines that only make sense together."""
+        count = len(self.best.operations)
+        if count > _PAIRS_UP_TO:
+            return False
+        return any(self._without(pair) for pair in itertools.combinations(range(count), 2))
+
+    def _folds(self) -> bool:
+        """Say at the start what is appended later; write at once what is written in parts."""
+        changed = False
+        for i, j in itertools.combinations(range(len(self.best.operations)), 2):
+            if j >= len(self.best.operations):
+                break
+            first, second = self.best.operations[i], self.best.operations[j]
+            joined = _joined(first, second)
+            if joined is None:
+                continue
+            lines = [*self.best.operations]
+            lines[i] = joined
+            changed |= self._try(Case(self.best.config, (*lines[:j], *lines[j + 1 :])))
+        return changed
+
+    # -- what lines say ------------------------------------------------------------------------------------------
+
+    def _everywhere(self) -> bool:
+        """Plainer contexts and smaller tokens, the same in all lines."""
+        changed = False
+        for context in {o.context for o in self.best.operations if isinstance(o, ops.Start)}:
+            changed |= any(self._replaced("context", context, new) for new in _plainer(context))
+        for token in {t for o in self.best.operations if isinstance(o, ops.Start | ops.Append) for t in o.tokens}:
+            changed |= any(self._replaced("tokens", token, new) for new in _smaller(token))
+        return changed
+
+    def _replaced(self, field: str, old: Any, new: Any) -> bool:
+        """Put one value in the place of another wherever it stands in a field, or in a tuple there."""
+        lines = []
+        for line in self.best.operations:
+            if field in line.__struct_fields__:
+                value = getattr(line, field)
+                line = msgspec.structs.replace(line, **{field: _put(old, new, value)})
+            lines.append(line)
+        return self._try(Case(self.best.config, tuple(lines)))
+
+    def _simpler(self) -> bool:
+        """Fewer tokens, smaller numbers, plainer contexts."""
+        changed = False
+        for i in range(len(self.best.operations)):
+            while self._simpler_at(i):
+                changed = True
+        return changed
+
+    def _simpler_at(self, i: int) -> bool:
+        lines = self.best.operations
+        return any(self._try(Case(self.best.config, (*lines[:i], o, *lines[i + 1 :]))) for o in simpler(lines[i]))
+
+    def _pool(self) -> bool:
+        """Fewer and smaller blocks, no options."""
+        return sum(self._field(name, values) for name, values in _smaller_pool(self.best.config)) > 0
+
+    def _field(self, name: str, values: Iterable[Any]) -> bool:
+        for value in values:
+            config = msgspec.structs.replace(self.best.config, **{name: value})
+            if self._try(Case(config, self.best.operations)):
+                return True
+        return False
+
+
+def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
+    yield "num_blocks", range(2, config.num_blocks)
+    yield "block_size", range(1, config.block_size)
+    yield "sanitizer", [False] * config.sanitizer
+    yield "enable_prefix_cache", [True] * (not config.enable_prefix_cache)
+
+
+def _joined(first: AnyOperation, second: AnyOperation) -> AnyOperation | None:
+    """One operation in place of two of the same sequence."""
+    match first, second:
+        case ops.Start() | ops.Append(), ops.Append() if first.seq == second.seq:
+            return msgspec.structs.replace(first, tokens=first.tokens + second.tokens)
+        case ops.Write(), ops.Write() if first.seq == second.seq:
+            return ops.Write(first.seq, first.num_tokens + second.num_tokens)
+    return None
+
+
+def _put(old: Any, new: Any, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_put(old, new, v) for v in value)
+    return new if value == old else value
+
+
+def names(operation: AnyOperation) -> list[str]:
+    """Sequences that an operation names."""
+    return [getattr(operation, f) for f in operation.__struct_fields__ if f in _SEQUENCE_FIELDS]
+
+
+def simpler(operation: AnyOperation) -> Iterator[AnyOperation]:
+    """Operations of the same kind that say less, the simplest first."""
+    for field in operation.__struct_fields__:
+        value = getattr(operation, field)
+        for less in _less(value):
+            yield msgspec.structs.replace(operation, **{field: less})
+
+
+def _less(value: Any) -> Iterator[Any]:
+    match value:
+        case bool() | str():
+            return
+        case int():
+            yield from _smaller(value)
+        case Context():
+            yield from _plainer(value)
+        case tuple():
+            yield from _shorter(value)
+
+
+def _smaller(number: int) -> Iterator[int]:
+    """Numbers nearer to 0 with the same sign; 0 first."""
+    sign = -1 if number < 0 else 1
+    size = abs(number)
+    yield from (sign * n for n in sorted({0, 1, 2, 3, size // 2, size - 1}) if n < size)
+
+
+def _plainer(context: Context) -> Iterator[Context]:
+    plain = Context()
+    if context == plain:
+        return
+    yield plain
+    for field in context.__struct_fields__:
+        if getattr(context, field) != getattr(plain, field):
+            yield msgspec.structs.replace(context, **{field: getattr(plain, field)})
+    if len(context.images) > 1:
+        yield msgspec.structs.replace(context, images=context.images[:1])
+
+
+def _shorter(tokens: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    if not tokens:
+        return
+    yield from ((), tokens[: len(tokens) // 2], tokens[:-1], tokens[1:])
+    yield (0,) * len(tokens)
+    for i, token in enumerate(tokens):
+        for less in (0, 1):
+            if less < abs(token):
+                yield (*tokens[:i], less, *tokens[i + 1 :])
+
+
+def renamed(operations: Iterable[AnyOperation]) -> Iterator[AnyOperation]:
+    """Sequences are called a, b, c ... in their order, outside holders h1, h2 ..."""
+    given: dict[str, str] = {}
+    holders: dict[str, str] = {}
+    for operation in operations:
+        new = {}
+        for field in operation.__struct_fields__:
+            value = getattr(operation, field)
+            if field in _SEQUENCE_FIELDS:
+                new[field] = given.setdefault(value, _letter(len(given)))
+            elif field == "name":
+                new[field] = holders.setdefault(value, f"h{len(holders) + 1}")
+        yield msgspec.structs.replace(operation, **new) if new else operation
+
+
+def _letter(number: int) -> str:
+    letter = chr(ord("a") + number % 26)
+    return letter if number < 26 else f"{letter}{number // 26}"
