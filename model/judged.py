@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import gc
+from collections.abc import Callable, Iterable, Iterator
 
 from kvspec.model.acceptor import Acceptor, Violation
 from kvspec.model.conformance import PoolConfig, Target
 from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics
 from kvspec.model.workload import Request
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Millions of long-lived small objects and hardly a cycle: the cyclic collector would find nothing, again and
+    again. `JudgedReplay` collects at each whole comparison instead."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class JudgedReplay:
@@ -47,7 +62,8 @@ class JudgedReplay:
 
     def run(self) -> ReplayReport:
         """Run to the end, or to the first violation."""
-        report = self._replay.run()
+        with _no_collection():
+            report = self._replay.run()
         raised = self._replay.raised
         self.violation = raised if isinstance(raised, Violation) else None
         if self.violation is None and not report.violations:
@@ -64,4 +80,5 @@ class JudgedReplay:
 
     def _sweep(self) -> None:
         self.acceptor.sweep()
+        gc.collect()
         self.sweeps += 1
