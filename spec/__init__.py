@@ -1,0 +1,53 @@
+"""The specification: one chapter for each part of a KV-cache manager, in the order in which they are read.
+
+Nothing is imported here until a chapter is asked for, so that the command line starts fast.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvspec.spec.language import Chapter
+
+CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "keys": ("kvspec.spec.keys", "Keys"),
+        "slots": ("kvspec.spec.slots", "Slots"),
+        "blocks": ("kvspec.spec.blocks", "Blocks"),
+        "handles": ("kvspec.spec.handles", "Handles"),
+        "free_list": ("kvspec.spec.free_list", "FreeList"),
+        "usage": ("kvspec.spec.usage", "Usage"),
+        "prefix_cache": ("kvspec.spec.prefix_cache", "PrefixCache"),
+        "lru": ("kvspec.spec.lru", "Lru"),
+        "sequences": ("kvspec.spec.sequences", "Sequences"),
+    }
+)
+"""Module and class of each chapter; a chapter stands behind those that it uses."""
+
+
+class UnknownChapter(LookupError):
+    """There is no chapter of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"no chapter '{name}'; the chapters are {', '.join(CHAPTERS)}")
+
+
+@functools.cache
+def load(name: str) -> Chapter:
+    """The chapter of that name, traced on first use.
+
+    Raises:
+        UnknownChapter: the name is none of `CHAPTERS`.
+    """
+    if name not in CHAPTERS:
+        raise UnknownChapter(name)
+    from kvspec.spec.language import Chapter
+
+    module, cls = CHAPTERS[name]
+    return Chapter(getattr(importlib.import_module(module), cls))

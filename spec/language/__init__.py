@@ -38,6 +38,7 @@ from kvspec.spec.language.values import (
     forall,
     iff,
     implies,
+    nat,
     set_where,
     true,
 )
@@ -45,5 +46,5 @@ from kvspec.spec.language.values import (
 __all__ = [
     "Bool", "Chapter", "Ghost", "Id", "Loop", "Machine", "Map", "Nat", "Position", "Set", "SourceLine", "SpecError",
     "Static", "Variants", "axiom", "case", "choose", "empty_set", "event", "exists", "false", "forall", "iff", "implies", "inherit", "init",
-    "invariant", "loop", "old", "refines", "require", "set_where", "theorem", "true", "use", "use_each", "when", "witness",
+    "invariant", "loop", "nat", "old", "refines", "require", "set_where", "theorem", "true", "use", "use_each", "when", "witness",
 ]  # fmt: skip

@@ -429,6 +429,11 @@ def iff(left: Bool, right: Bool) -> Bool:
     return Bool(T.iff(lift(left, T.BOOL), lift(right, T.BOOL)))
 
 
+def nat(value: int) -> Nat:
+    """A number, where a Python ``int`` is not taken."""
+    return Nat(T.num(value))
+
+
 def true() -> Bool:
     """The true statement."""
     return Bool(T.TRUE)
