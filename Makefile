@@ -6,6 +6,8 @@
 # Unset: the first Python on the PATH that is new enough. For another one: make check PYTHON=/path/to/python
 PYTHON ?=
 PYTEST_ARGS ?=
+# A real request trace in the Mooncake format, replayed by make check beside the built-in workload if there is one.
+TRACE ?= $(wildcard ../shared/traces/mooncake_conversation.jsonl)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +21,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: check test lint links clean
 
 check: $(VENV)/.runtime
-	@$(BIN)/kvspec check
+	@$(BIN)/kvspec check $(if $(TRACE),--trace '$(TRACE)')
 
 test: lint
 	@$(BIN)/pytest $(PYTEST_ARGS)

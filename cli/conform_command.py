@@ -111,7 +111,7 @@ def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, case
     violation = report.violation
     saved = _save(save, name, violation, report.options.seed) if violation is not None else None
     out = console()
-    _print_report(out, name, report)
+    print_conform(out, name, report)
     if violation is not None:
         _print_violation(out, name, violation, saved)
     body = {
@@ -122,14 +122,14 @@ def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, case
         "saved": None if saved is None else str(saved),
     }
     result.write("conform", body, exit=code, complete=not report.interrupted)
-    cases.write(_cases(name, report))
+    cases.write(conform_cases(name, report))
     if report.interrupted:
         with on_interrupt(lambda: None):
             raise KeyboardInterrupt
     return code
 
 
-def _cases(name: str, report: ConformReport) -> Iterator[Case]:
+def conform_cases(name: str, report: ConformReport) -> Iterator[Case]:
     share = report.seconds / len(report.families)
     for family in report.families:
         message = family.reason
@@ -220,7 +220,7 @@ def _print_line(out: Console, line: LineResult) -> None:
 # -- the terminal -----------------------------------------------------------------------------------------------------
 
 
-def _print_report(out: Console, name: str, report: ConformReport) -> None:
+def print_conform(out: Console, name: str, report: ConformReport) -> None:
     end = " (interrupted)" if report.interrupted else ""
     options = report.options
     out.print(

@@ -34,7 +34,7 @@ def prove(
     """Prove every obligation of the spec, for pools of any size."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
     chapters, solvers = _chapters(chapter), _solvers(solver)
-    run = _Run(chapters, solvers, only or [], jobs)
+    run = ProofRun(chapters, solvers, only or [], jobs)
 
     def finish(complete: bool) -> Exit:
         code = run.exit(complete)
@@ -68,7 +68,7 @@ def _solvers(text: str) -> tuple[str, ...]:
     return names or fail_input("no solver", where="--solver", expected=" or ".join(SOLVERS))
 
 
-class _Run:
+class ProofRun:
     """The work, and what has come out of it so far."""
 
     def __init__(self, chapters: list[str], solvers: tuple[str, ...], only: Sequence[str], jobs: int) -> None:

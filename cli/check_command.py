@@ -1,0 +1,123 @@
+"""``kvspec check``: the main job. Proofs of any size, then the managers that come with kvspec, judged by what was proved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvspec.cli.options import ForceOption, JsonOption, JunitOption
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, worst
+from kvspec.cli.prove_command import ProofRun
+
+if TYPE_CHECKING:
+    from kvspec.model.replay import ReplayReport
+
+REQUESTS = 200
+OPERATIONS = 3000
+TARGETS = ("torch", "model")
+BUILT_IN_BLOCKS = 2500
+TRACE_BLOCKS = 20_000
+
+
+def check(
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Replay the first requests of this trace, too.", show_default=False)
+    ] = None,
+    json: JsonOption = None,
+    junit: JunitOption = None,
+    force: ForceOption = False,
+) -> Exit:
+    """Prove the spec and replay a workload on the torch manager."""
+    json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
+    job = _Job(trace)
+
+    def finish(complete: bool) -> Exit:
+        code = job.exit(complete)
+        job.summary(complete)
+        json_file.write("check", {"parts": job.parts, "proofs": job.proofs.as_json()}, exit=code, complete=complete)
+        junit_file.write([*job.proofs.cases(), *job.cases])
+        return code
+
+    with on_interrupt(lambda: finish(False)):
+        job.run()
+    return finish(True)
+
+
+class _Job:
+    """The parts of the main job, and what has come out of them so far."""
+
+    def __init__(self, trace: Path | None) -> None:
+        from kvspec.cli.replay_command import read_workload
+        from kvspec.spec import CHAPTERS
+
+        self.began = time.perf_counter()
+        self.out = console()
+        self.proofs = ProofRun(list(CHAPTERS), ("z3",), [], 0)
+        self.parts: list[dict[str, object]] = []
+        self.cases: list[Case] = []
+        self._exits: list[Exit] = []
+        workloads = [("builtin", BUILT_IN_BLOCKS)] + ([(str(trace), TRACE_BLOCKS)] if trace is not None else [])
+        self._workloads = [(name, blocks, read_workload(name, REQUESTS, 0)) for name, blocks in workloads]
+
+    def run(self) -> None:
+        self.proofs.prove()
+        self.proofs.show(True)
+        self._exits.append(self.proofs.exit(True))
+        for target in TARGETS:
+            self._conform(target)
+        for name, blocks, requests in self._workloads:
+            self._replay(name, blocks, requests)
+
+    def _conform(self, target: str) -> None:
+        from kvspec.cli.conform_command import conform_cases, print_conform
+        from kvspec.cli.targets import load_target
+        from kvspec.model.conform import ConformOptions, conform
+
+        with progress(f"conform {target}", OPERATIONS) as bar:
+            report = conform(load_target(target), ConformOptions(operations=OPERATIONS), on_progress=bar.advance)
+        print_conform(self.out, target, report)
+        code = exit_for(f.verdict for f in report.families)
+        families = {f.family: f.verdict for f in report.families}
+        self._add("conform", target, code, {"operations": report.operations, "families": families})
+        self.cases += conform_cases(target, report)
+        if report.interrupted:
+            raise KeyboardInterrupt
+
+    def _replay(self, name: str, blocks: int, requests: Sequence[object]) -> None:
+        from kvspec.cli.replay_command import describe, verdict_of
+        from kvspec.cli.targets import load_target
+        from kvspec.model.conformance import PoolConfig
+        from kvspec.model.judged import JudgedReplay
+
+        self.out.print(f"\nreplay {name} on torch", style="bold")
+        config = PoolConfig(num_blocks=blocks, block_size=16)
+        with progress(f"replay {name}") as bar:
+            run = JudgedReplay(load_target("torch"), config, requests, on_step=lambda _: bar.advance())  # type: ignore[arg-type]
+            report: ReplayReport = run.run()
+        verdict = verdict_of(run, report)
+        describe(run, report, requests, verdict)  # type: ignore[arg-type]
+        self._add("replay", name, exit_for([verdict]), {"verdict": verdict, "statistics": report.statistics})
+        self.cases.append(Case("kvspec replay", name, report.statistics.wall_seconds, verdict, str(run.violation or "")))
+        if report.statistics.interrupted:
+            raise KeyboardInterrupt
+
+    def _add(self, part: str, name: str, code: Exit, body: dict[str, object]) -> None:
+        self._exits.append(code)
+        self.parts.append({"part": part, "name": name, "exit": int(code), **body})
+
+    def exit(self, complete: bool) -> Exit:
+        """Violated before unknown before holds; an interrupted job is never green."""
+        return worst([*self._exits, *([] if complete else [Exit.UNKNOWN])])
+
+    def summary(self, complete: bool) -> None:
+        proved = sum(r.verdict.value == "proved" for r in self.proofs.results)
+        parts = [f"{proved} of {len(self.proofs.results)} obligations proved (unbounded)"]
+        for part in self.parts:
+            word = {0: "holds", 1: "violated"}.get(int(str(part["exit"])), "unknown")
+            parts.append(f"{part['part']} {part['name']} {word} (sampled)")
+        head = "check" if complete else "check (interrupted)"
+        self.out.print(f"\n{head}: {'; '.join(parts)}; {time.perf_counter() - self.began:.0f} s", style="bold")
