@@ -309,7 +309,16 @@ class Acceptor:
             self._hidden_eviction(block)
             self.pool.take(seq, block)
             self.counts["taken"] += 1
+        self._writable(seq, num_tokens)
         self._prepared[seq] = num_tokens
+
+    def _writable(self, seq: str, num_tokens: int) -> None:
+        """Room that was granted can be written: what others need was copied."""
+        for index in self.pool.writes_shared(seq, num_tokens):
+            if not self.pool.may_write(seq, index, num_tokens):
+                block = self.pool.block(seq, index)
+                what = f"room was granted in block {block} ({seq}[{index}]), which is {self.holders(block)}"
+                raise Violation(Family.EXCLUSIVE_WRITER, "copy_on_write", what)
 
     def _refused(self, seq: str, num_tokens: int) -> None:
         self.counts["refusals"] += 1
@@ -337,7 +346,8 @@ class Acceptor:
                 self.counts["tokens"] += len(tags)
 
         either = misuse is None and any(self._unprepared(s, _count(t)) for s, t in batch)
-        self._judge("write", tuple(x for s, t in batch for x in (s, _count(t))), lambda: self.target.write(given), explain, misuse, either)
+        arguments = tuple(x for s, t in batch for x in (s, _count(t)))
+        self._judge("write", arguments, lambda: self.target.write(given), explain, misuse, either)
 
     def read(self, seq: str, start: int, stop: int) -> Tags:
         """Contents of computed tokens, checked against what the tokens must have left there."""
@@ -614,7 +624,7 @@ class Acceptor:
             return np.empty(0, np.int64)
         found = np.asarray(self.target.read(seq, start, stop))
         wanted = self._wanted(seq, stop)[start:stop]
-        if len(found) != len(wanted) or not np.array_equal(found, wanted):
+        if found.tobytes() != wanted.tobytes() and not np.array_equal(found, wanted):
             at = start + int(np.argmax(found != wanted)) if len(found) == len(wanted) else start
             block = self.pool.block(seq, at // self.config.block_size)
             what = f"token {at} of {seq} (block {block}) reads as other content than was computed for it"
@@ -664,16 +674,19 @@ class Acceptor:
             self._read(seq, 0, request.computed)
 
     def _compare_references(self) -> None:
+        count, holders = self.target.ref_count, self.pool.holders
         for block in range(1, self.config.num_blocks):
-            shown, known = self.target.ref_count(block), len(self.pool.holders.get(block, ()))
+            shown, known = count(block), len(holders.get(block, ()))
             if shown != known:
                 what = f"block {block} has reference count {shown} and is {self.holders(block)}"
                 raise Violation(Family.HOLDERS, "ref_count", what)
 
     def _compare_keys(self) -> None:
-        shown = dict(self.target.cached())
+        shown, entry = self.target.cached(), self.pool.entry
+        if self.sees(Capability.EVENTS) and shown == {self._keys.get(c): entry[c] for c in self.pool.cached}:
+            return
         ids = Counter(shown.values())
-        known = Counter(self.pool.entry[c] for c in self.pool.cached)
+        known = Counter(entry[c] for c in self.pool.cached)
         for block in ids.keys() | known.keys():
             if ids[block] != known[block]:
                 what = f"block {block} has {ids[block]} keys, expected {known[block]}"
@@ -768,6 +781,8 @@ def _same_ids(name: str, shown: set[int], known: set[int]) -> None:
     if shown == known:
         return
     extra, lost = sorted(shown - known), sorted(known - shown)
+    if 0 in extra:
+        raise Violation(Family.RESERVED, "padding_free", f"the padding block is {name} for the target")
     what = f"blocks {extra} are {name} for the target only" if extra else f"blocks {lost} should be {name} and are not"
     raise Violation(Family.PARTITION, f"{name}_ids", what)
 

@@ -75,6 +75,16 @@ CONTEXTS: Final = (
 )
 """Contexts that differ as little as they can: one name in different parts, names that are others put together."""
 
+_ADAPTER, _SALT, _IMAGE, _VERSION, _ADAPTER_1, _BOTH, _IMAGES, _SALT_1, _LONG_IMAGE = CONTEXTS[1:]
+LOOKALIKES: Final = (
+    (_ADAPTER, _SALT, _IMAGE),
+    (_ADAPTER, _VERSION, _ADAPTER_1),
+    (Context(), _SALT, _SALT_1),
+    (Context(), _ADAPTER, _BOTH),
+    (_IMAGE, _IMAGES, _LONG_IMAGE),
+)
+"""Contexts that a key with a part missing, or with its parts run together, takes for one another."""
+
 LARGE: Final = (2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**47)
 """Tokens that need more than 32 bits; with a careless hash some are the same as a small one."""
 
@@ -152,7 +162,7 @@ class Generator:
         self._longest = max(2, capacity * source.choice((2, 3, 4, 5)) // 4)
         small = range(source.choice((1, 2, 2, 3)))
         self._alphabet: tuple[int, ...] = (*small, source.choice(LARGE)) if source.chance(0.2) else tuple(small)
-        self._contexts = tuple(source.choice(CONTEXTS) for _ in range(source.choice((1, 1, 2, 3))))
+        self._contexts = source.choice(LOOKALIKES) if source.chance(0.3) else (source.choice(CONTEXTS),)
         self._stems = [self._tokens(self._longest) for _ in range(source.integer(1, 3))]
         self._hold_rate = source.choice((0.0, 0.02, 0.1)) if "hold" not in self._missing else 0.0
         self._patience = source.choice((0.3, 0.7, 0.95))

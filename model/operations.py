@@ -17,7 +17,7 @@ import msgspec
 
 from kvspec.model.compiled import Compiled
 from kvspec.model.conformance import Context, PoolConfig
-from kvspec.model.world import NOTHING, TOKEN_BYTES, Chain, Chains
+from kvspec.model.world import NOTHING, TOKEN_BYTES, Chain, Chains, covers
 from kvspec.spec.language import Chapter
 from kvspec.spec.sequences import Sequences
 from kvspec.spec.slots import blocks_needed
@@ -196,6 +196,8 @@ FREE: Final = ("cache", "blocks", "free")
 HOLDERS: Final = ("cache", "blocks", "holders")
 CACHED: Final = ("cache", "cached")
 ENTRY: Final = ("cache", "entry")
+CONTENT: Final = ("cache", "content")
+TAKER: Final = ("taker",)
 
 
 class Pool:
@@ -208,8 +210,9 @@ class Pool:
     def __init__(self, config: PoolConfig, watch: bool = True) -> None:
         self.config = config
         self.chains = Chains(config.block_size)
-        blocks = range(config.num_blocks)
-        self.machine = Compiled(sequences(), self.chains.statics(config.num_blocks), {"Block": lambda: blocks}, watch)
+        self._blocks = range(config.num_blocks)
+        carriers = {"Block": lambda: self._blocks}
+        self.machine = Compiled(sequences(), self.chains.statics(config.num_blocks), carriers, watch)
         self.requests: dict[str, Request] = {}
         self.fire: Mapping[str, Any] = self.machine.events
         state = self.machine.state
@@ -265,6 +268,15 @@ class Pool:
             return []
         last = min(self.blocks_for(num_tokens), self.size(seq))
         return [i for i in range(index, last) if len(self.holders[self._table[seq, i]]) > 1]
+
+    def may_write(self, seq: str, index: int, num_tokens: int) -> bool:
+        """Whether the sequence may write the block at a place up to its first num_tokens tokens, whoever else holds
+        it: it writes the same again, or goes on in what it was the first to take (event `write`)."""
+        stop = min(num_tokens, (index + 1) * self.config.block_size)
+        chain, block = self.requests[seq].chain(index, stop, self.chains), self._table[seq, index]
+        state = self.machine.state
+        content = state[CONTENT].get(block, NOTHING)
+        return covers(content, chain) or (state[TAKER].get(block) == seq and covers(chain, content))
 
     # -- programs ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from kvspec.model.conformance import PoolConfig
@@ -19,47 +18,42 @@ class Pools:
 
     def __init__(self, watch: bool = True) -> None:
         self._watch = watch
-        self._spare: dict[int, list[tuple[Pool, _First]]] = defaultdict(list)
-        self._out: dict[int, _First] = {}
+        self._spare: list[Pool] = []
+        self._blank: dict[int, list[Any]] = {}
 
     def take(self, config: PoolConfig) -> Pool:
         """A pool in its first state."""
-        spare = self._spare[config.num_blocks]
-        if spare:
-            pool, first = spare.pop()
-            first.restore()
-            _restart(pool, config)
-        else:
-            pool = Pool(config, self._watch)
-            first = _First(pool)
-        self._out[id(pool)] = first
+        if self._spare:
+            pool = self._spare.pop()
+            self._restart(pool, config)
+            return pool
+        pool = Pool(config, self._watch)
+        self._blank[id(pool)] = [kept.copy() for kept in _state(pool)]
         return pool
 
     def give(self, pool: Pool) -> None:
         """The pool is no longer of use to whoever took it here."""
-        first = self._out.pop(id(pool))
-        self._spare[pool.config.num_blocks].append((pool, first))
+        self._spare.append(pool)
 
-
-class _First:
-    """The state of a pool when it is new."""
-
-    def __init__(self, pool: Pool) -> None:
-        writer = pool.machine._writer
-        indexes = [writer.space[name] for name in writer.indexes.values()]
-        self._state: list[tuple[Any, Any]] = [(kept, kept.copy()) for kept in (*pool.machine.state.values(), *indexes)]
-
-    def restore(self) -> None:
-        for kept, first in self._state:
+    def _restart(self, pool: Pool, config: PoolConfig) -> None:
+        """The state of a new pool of this size."""
+        for kept, blank in zip(_state(pool), self._blank[id(pool)], strict=True):
             kept.clear()
             if isinstance(kept, list):
-                kept.extend(first)
+                kept.extend(blank)
             else:
-                kept.update(first)
+                kept.update(blank)
+        for used in (pool.requests, pool._users, pool._outside):
+            used.clear()
+        pool.config, pool.chains, pool._blocks = config, Chains(config.block_size), range(config.num_blocks)
+        writer = pool.machine._writer
+        for path, value in pool.chains.statics(config.num_blocks).items():
+            writer.space[writer.static_names[path]] = value
+        pool.free.clear()
+        pool.free.update(range(1, config.num_blocks))
 
 
-def _restart(pool: Pool, config: PoolConfig) -> None:
-    pool.config = config
-    pool.chains = Chains(config.block_size)
-    for kept in (pool.requests, pool._users, pool._outside):
-        kept.clear()
+def _state(pool: Pool) -> list[Any]:
+    """The state variables, and the indexes that are kept beside them."""
+    writer = pool.machine._writer
+    return [*pool.machine.state.values(), *(writer.space[name] for name in writer.indexes.values())]
