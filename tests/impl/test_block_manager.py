@@ -208,6 +208,14 @@ def test_free_is_refused_for_live_free_and_foreign_ids() -> None:
     manager.release_blocks(blocks)
 
 
+def test_an_id_that_came_back_is_not_freed_again() -> None:
+    manager = BlockManagerImpl(4, 4)
+    manager.release_blocks(allocate(manager, 1))
+    with pytest.raises(DoubleFreeError, match="block 1 is free already"):
+        manager.free(1)
+    assert manager.free_ids() == [3, 2, 1]
+
+
 def test_a_foreign_handle_is_refused_and_the_call_undone() -> None:
     manager, other = BlockManagerImpl(6, 4), BlockManagerImpl(6, 4)
     mine, theirs = allocate(manager, 2), allocate(other, 1)

@@ -371,6 +371,72 @@ def test_reserved_blocks_of_a_fork_are_replaced_without_a_copy() -> None:
     assert driver.reads_its_own("b")
 
 
+def test_a_copy_starts_at_the_first_cell_of_a_shared_block() -> None:
+    driver = Driver(9, 2)
+    driver.start("a", range(6))
+    assert driver.target.allocate("a", 6)
+    driver.target.write([("a", driver.contents("a")[:2])])
+    driver.fork("a", "b")
+    driver.fill("b", 5)
+    assert driver.table("a")[0] == driver.table("b")[0]
+    assert not set(driver.table("a")[1:]) & set(driver.table("b")[1:])
+
+
+def test_the_taker_of_a_copy_goes_on_in_it() -> None:
+    driver = Driver(9, 4)
+    driver.run("a", range(5))
+    driver.fork("a", "b")
+    driver.append("b", 7)
+    driver.fill("b")
+    pin = driver.target.hold(driver.table("b")[1])
+    driver.append("b", 8)
+    driver.target.write([("b", driver.contents("b")[6:])])
+    assert driver.reads_its_own("b")
+    driver.target.release(pin)
+
+
+def test_a_copy_that_brought_more_cells_along_is_not_written_under_a_reader() -> None:
+    driver = Driver(9, 4)
+    driver.run("a", range(7))
+    driver.fork("a", "b")
+    driver.tokens["b"] = [*range(5), 50]
+    driver.target.truncate("b", 5)
+    driver.target.append("b", [50])
+    assert driver.target.allocate("b", 6)
+    pin = driver.target.hold(driver.table("b")[1])
+    refused(lambda: driver.target.write([("b", driver.contents("b")[5:])]), driver, "has other holders")
+    driver.target.release(pin)
+    driver.target.write([("b", driver.contents("b")[5:])])
+    assert driver.reads_its_own("a")
+    assert driver.reads_its_own("b")
+
+
+def test_fresh_blocks_after_a_truncation_are_not_taken_for_written_ones() -> None:
+    driver = Driver(9, 4)
+    driver.run("a", range(8))
+    driver.target.truncate("a", 4)
+    driver.tokens["a"] = list(range(4))
+    driver.append("a", 40, 50)
+    assert driver.target.allocate("a", 6)
+    pin = driver.target.hold(driver.table("a")[1])
+    driver.target.write([("a", driver.contents("a")[4:])])
+    assert driver.reads_its_own("a")
+    driver.target.release(pin)
+
+
+def test_truncated_blocks_were_used_when_they_were_published_last() -> None:
+    driver = Driver(8, 1)
+    driver.run("a", range(2))
+    driver.target.cache("a")
+    driver.run("b", [50])
+    driver.target.deallocate("b")
+    driver.target.cache("a")
+    driver.target.truncate("a", 0)
+    driver.target.drain_events()
+    assert driver.target.evict(1) == 1
+    assert driver.start("c", [0, 1, 2]) == 2
+
+
 def test_the_taker_goes_on_in_a_pinned_block() -> None:
     """The first write of a cell belongs to the sequence that took the block; a reader cannot have seen it."""
     driver = Driver(8, 4)
