@@ -110,10 +110,7 @@ def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, case
     code = exit_for(f.verdict for f in report.families)
     violation = report.violation
     saved = _save(save, name, violation, report.options.seed) if violation is not None else None
-    out = console()
-    print_conform(out, name, report)
-    if violation is not None:
-        _print_violation(out, name, violation, saved)
+    print_conform(console(), name, report, saved)
     body = {
         "target": name,
         "report": report,
@@ -130,6 +127,7 @@ def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, case
 
 
 def conform_cases(name: str, report: ConformReport) -> Iterator[Case]:
+    """A case for each family."""
     share = report.seconds / len(report.families)
     for family in report.families:
         message = family.reason
@@ -220,7 +218,8 @@ def _print_line(out: Console, line: LineResult) -> None:
 # -- the terminal -----------------------------------------------------------------------------------------------------
 
 
-def print_conform(out: Console, name: str, report: ConformReport) -> None:
+def print_conform(out: Console, name: str, report: ConformReport, saved: Path | None = None) -> None:
+    """Print a report; with the place where the failing run was saved, how to run it again."""
     end = " (interrupted)" if report.interrupted else ""
     options = report.options
     out.print(
@@ -231,8 +230,10 @@ def print_conform(out: Console, name: str, report: ConformReport) -> None:
     out.print(f"  {', '.join(happened)}")
     out.print()
     for family in report.families:
-        seen = f"{family.count:>9,} {family.unit}" if family.verdict == "holds" else f"{'':>9} {family.reason}"
-        out.print(f"  {family.family:<22}{family.verdict:<13}{seen}")
+        seen = f"sampled, {family.count:,} {family.unit}" if family.verdict == "holds" else family.reason
+        out.print(f"  {family.family:<22}{family.verdict:<14}{seen}")
+    if report.violation is not None:
+        _print_violation(out, name, report.violation, saved)
 
 
 def _print_violation(out: Console, name: str, violation: FoundViolation, saved: Path | None) -> None:
