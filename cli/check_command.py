@@ -1,4 +1,4 @@
-"""``kvspec check``: the main job. Proofs of any size, then the managers that come with kvspec, judged by what was proved."""
+"""``kvspec check``: the main job: proofs of any size, and the managers that come with kvspec judged by the same text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for
 from kvspec.cli.prove_command import ProofRun
 
 if TYPE_CHECKING:
-    from kvspec.model.replay import ReplayReport
+    from kvspec.model.workload import Request
 
 REQUESTS = 200
 OPERATIONS = 3000
@@ -25,7 +25,8 @@ TRACE_BLOCKS = 20_000
 
 def check(
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Replay the first requests of this trace, too.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Replay the first requests of this trace, too.", show_default=False),
     ] = None,
     json: JsonOption = None,
     junit: JunitOption = None,
@@ -35,16 +36,16 @@ def check(
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
     job = _Job(trace)
 
-    def finish(complete: bool) -> Exit:
+    def finish(complete: bool) -> None:
         code = job.exit(complete)
         job.summary(complete)
         json_file.write("check", {"parts": job.parts, "proofs": job.proofs.as_json()}, exit=code, complete=complete)
         junit_file.write([*job.proofs.cases(), *job.cases])
-        return code
 
     with on_interrupt(lambda: finish(False)):
         job.run()
-    return finish(True)
+    finish(True)
+    return job.exit(True)
 
 
 class _Job:
@@ -87,7 +88,7 @@ class _Job:
         if report.interrupted:
             raise KeyboardInterrupt
 
-    def _replay(self, name: str, blocks: int, requests: Sequence[object]) -> None:
+    def _replay(self, name: str, blocks: int, requests: Sequence[Request]) -> None:
         from kvspec.cli.replay_command import describe, verdict_of
         from kvspec.cli.targets import load_target
         from kvspec.model.conformance import PoolConfig
@@ -96,12 +97,13 @@ class _Job:
         self.out.print(f"\nreplay {name} on torch", style="bold")
         config = PoolConfig(num_blocks=blocks, block_size=16)
         with progress(f"replay {name}") as bar:
-            run = JudgedReplay(load_target("torch"), config, requests, on_step=lambda _: bar.advance())  # type: ignore[arg-type]
-            report: ReplayReport = run.run()
+            run = JudgedReplay(load_target("torch"), config, requests, on_step=lambda _: bar.advance())
+            report = run.run()
         verdict = verdict_of(run, report)
-        describe(run, report, requests, verdict)  # type: ignore[arg-type]
+        describe(run, report, requests, verdict)
         self._add("replay", name, exit_for([verdict]), {"verdict": verdict, "statistics": report.statistics})
-        self.cases.append(Case("kvspec replay", name, report.statistics.wall_seconds, verdict, str(run.violation or "")))
+        seconds, message = report.statistics.wall_seconds, str(run.violation or "")
+        self.cases.append(Case("kvspec replay", name, seconds, verdict, message))
         if report.statistics.interrupted:
             raise KeyboardInterrupt
 

@@ -120,8 +120,8 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
     out.print(f"evictions    {s.evictions}    preemptions {s.preemptions}    refusals {s.refusals}")
     if report.series.used:
         usable = config.num_blocks - 1
-        peak, mean = max(report.series.used), sum(report.series.used) / len(report.series.used)
-        out.print(f"occupancy    {100 * peak / usable:.1f} % of the blocks used at most, {100 * mean / usable:.1f} % on average")
+        peak, mean = max(report.series.used) / usable, sum(report.series.used) / len(report.series.used) / usable
+        out.print(f"occupancy    {100 * peak:.1f} % of the blocks used at most, {100 * mean:.1f} % on average")
     judged = run.acceptor
     out.print(
         f"judged       {judged.number} operations, {judged.counts['reads']} reads of contents, {run.sweeps} whole "

@@ -31,7 +31,7 @@ class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     """One call of a target."""
 
 
-class Start(Operation):
+class Start(Operation, frozen=True):
     """A new sequence with its first tokens."""
 
     seq: str
@@ -39,82 +39,82 @@ class Start(Operation):
     context: Context = Context()
 
 
-class AllocateShared(Operation):
+class AllocateShared(Operation, frozen=True):
     """Match the longest published prefix (seed 4.2, allocate_shared)."""
 
     seq: str
 
 
-class Allocate(Operation):
+class Allocate(Operation, frozen=True):
     """Make room for the first num_tokens tokens."""
 
     seq: str
     num_tokens: int
 
 
-class Append(Operation):
+class Append(Operation, frozen=True):
     """More known tokens."""
 
     seq: str
     tokens: tuple[int, ...]
 
 
-class Write(Operation):
+class Write(Operation, frozen=True):
     """Compute the next num_tokens tokens."""
 
     seq: str
     num_tokens: int
 
 
-class Cache(Operation):
+class Cache(Operation, frozen=True):
     """Publish full computed blocks."""
 
     seq: str
 
 
-class Deallocate(Operation):
+class Deallocate(Operation, frozen=True):
     """Finish a sequence: publish and release."""
 
     seq: str
 
 
-class Preempt(Operation):
+class Preempt(Operation, frozen=True):
     """Release everything, keep the tokens."""
 
     seq: str
 
 
-class Abort(Operation):
+class Abort(Operation, frozen=True):
     """Release everything, forget the sequence."""
 
     seq: str
 
 
-class Fork(Operation):
+class Fork(Operation, frozen=True):
     """A child that shares the parent's table."""
 
     parent: str
     child: str
 
 
-class Truncate(Operation):
+class Truncate(Operation, frozen=True):
     """Keep the first num_tokens tokens."""
 
     seq: str
     num_tokens: int
 
 
-class Evict(Operation):
+class Evict(Operation, frozen=True):
     """Drop up to num_blocks idle entries."""
 
     num_blocks: int
 
 
-class Reset(Operation):
+class Reset(Operation, frozen=True):
     """Drop every key."""
 
 
-class Hold(Operation):
+class Hold(Operation, frozen=True):
     """An outside holder of the block at a place of a table, under a name."""
 
     seq: str
@@ -122,13 +122,13 @@ class Hold(Operation):
     name: str
 
 
-class Release(Operation):
+class Release(Operation, frozen=True):
     """Give an outside handle back; an unknown or released name makes a call that must be an error."""
 
     name: str
 
 
-class Close(Operation):
+class Close(Operation, frozen=True):
     """End of the manager's life."""
 
 

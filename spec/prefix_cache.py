@@ -266,7 +266,9 @@ class PrefixCache(Machine):
         return forall(
             Block,
             Seat,
-            lambda b, h: implies(~h.is_case(Seat.cache_of), self.blocks.holders[b].has(h) == old(self).blocks.holders[b].has(h)),
+            lambda b, h: implies(
+                ~h.is_case(Seat.cache_of), self.blocks.holders[b].has(h) == old(self).blocks.holders[b].has(h)
+            ),
         )
 
     @witness("a key's block is also held by a sequence")

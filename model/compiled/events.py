@@ -178,7 +178,7 @@ class Events(Text):
     ) -> list[str]:
         items = [self._element(a, env, names) for a in element]
         item = items[0] if len(items) == 1 else f"({', '.join(items)})"
-        variable, key, index = change.variable, change.key, change.index
+        variable, key, index = change.variable, change.key, change.inverse
         if change.effect.kind in ("set_add", "assign"):
             target = f"{variable}.setdefault({key}, set())" if change.effect.keys else variable
             return [f"{target}.add({item})"] + ([f"{index}[{item}].add({key})"] if index else [])
@@ -203,8 +203,8 @@ class Events(Text):
         if not change.effect.keys:
             return [f"replace({change.variable}, new{number})"]
         lines = [*_clear(change), f"if new{number}:", f"    {change.variable}[{change.key}] = set(new{number})"]
-        if change.index:
-            lines += [f"for one in new{number}:", f"    {change.index}[one].add({change.key})"]
+        if change.inverse:
+            lines += [f"for one in new{number}:", f"    {change.inverse}[one].add({change.key})"]
         return lines
 
     def _outside(self, value: Term, env: Mapping[Term, str]) -> str:
@@ -219,13 +219,13 @@ class Events(Text):
         if not change.effect.keys:
             return [f"{change.variable}[0] = {new}"]
         lines = [f"{change.variable}[{change.key}] = {new}"]
-        if old or change.index:
+        if old or change.inverse:
             sort = cast(Sort, change.effect.args[0].sort)
             before = f"old{change.number} = {change.variable}.get({change.key}, {default_text(sort)})"
             self._lines.append(before)
-        if change.index:
-            gone = _unindex(change.index, f"old{change.number}", change.key)
-            lines = [*gone, *lines, f"{change.index}[{new}].add({change.key})"]
+        if change.inverse:
+            gone = _unindex(change.inverse, f"old{change.number}", change.key)
+            lines = [*gone, *lines, f"{change.inverse}[{new}].add({change.key})"]
         return lines
 
     def _bulk(self, change: _Change, env: Mapping[Term, str]) -> list[str]:
@@ -242,7 +242,7 @@ class Events(Text):
         self._hoist = hoist
         self._lines.append(f"new{change.number} = {{{key}: {text} for {key} in {change.variable}}}")
         lines = [f"replace_map({change.variable}, new{change.number})"]
-        return lines + ([f"reindex({change.index}, {change.variable})"] if change.index else [])
+        return lines + ([f"reindex({change.inverse}, {change.variable})"] if change.inverse else [])
 
 
 class _Change(NamedTuple):
@@ -252,15 +252,15 @@ class _Change(NamedTuple):
     number: int
     key: str
     variable: str
-    index: str | None
+    inverse: str | None
 
 
 def _clear(change: _Change) -> list[str]:
     if not change.effect.keys:
         return [f"{change.variable}.clear()"]
-    if not change.index:
+    if not change.inverse:
         return [f"{change.variable}.pop({change.key}, None)"]
-    gone = ["    " + x for x in _unindex(change.index, "one", change.key)]
+    gone = ["    " + x for x in _unindex(change.inverse, "one", change.key)]
     return [f"for one in {change.variable}.pop({change.key}, EMPTY):", *gone]
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from kvspec.model.concrete import ABSENT
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.machine import Chapter
-from kvspec.spec.language.terms import MapSort, Path, SetSort, Sort, Term
+from kvspec.spec.language.terms import Path, Sort, Term
 
 Carrier = Callable[[], Iterable[Any]]
 
@@ -314,14 +314,21 @@ class Text:
     ) -> tuple[list[str], dict[Term, str]]:
         """Run through a collection of bare tuples; new variables are bound, known parts compared."""
         name = self.fresh("x")
-        clauses, found = [f"for {name} in {source}"], {}
+        clauses = [f"for {name} in {source}"]
+        found: dict[Term, str] = {}
         for i, part in enumerate(parts):
             text = name if len(parts) == 1 else f"{name}[{i}]"
             self._match(part, text, open_vars, {**env, **found}, clauses, found)
         return clauses, found
 
     def _match(
-        self, part: Term, text: str, open_vars: set[Term], env: Mapping[Term, str], clauses: list[str], found: dict[Term, str]
+        self,
+        part: Term,
+        text: str,
+        open_vars: set[Term],
+        env: Mapping[Term, str],
+        clauses: list[str],
+        found: dict[Term, str],
     ) -> None:
         if part in open_vars and part not in env:
             found[part] = text

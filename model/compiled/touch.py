@@ -1,8 +1,8 @@
 """Which instances of an invariant an event may have made false.
 
-An instance can only have become false if a cell that it reads was written. So the cells that an event writes are matched
-against the reads of each invariant; what the event has just stored there is put in, and often decides the instance
-already when the text is written.
+An instance can only have become false if a cell that it reads was written. So the cells that an event writes are
+matched against the reads of each invariant; what the event has just stored there is put in, and often decides the
+instance already when the text is written.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Touches:
 
     def simplify(self, term: Term) -> Term:
         """The term with what is known put in and constants folded."""
-        if term.op in T.BINDERS or not term.args and term.op != "state":
+        if term.op in T.BINDERS or (not term.args and term.op != "state"):
             return term
         args = tuple(map(self.simplify, term.args))
         built = T.rebuild(term, args)

@@ -45,6 +45,7 @@ from kvspec.spec.language.values import (
 
 __all__ = [
     "Bool", "Chapter", "Ghost", "Id", "Loop", "Machine", "Map", "Nat", "Position", "Set", "SourceLine", "SpecError",
-    "Static", "Variants", "axiom", "case", "choose", "empty_set", "event", "exists", "false", "forall", "iff", "implies", "inherit", "init",
-    "invariant", "loop", "nat", "old", "refines", "require", "set_where", "theorem", "true", "use", "use_each", "when", "witness",
+    "Static", "Variants", "axiom", "case", "choose", "empty_set", "event", "exists", "false", "forall", "iff",
+    "implies", "inherit", "init", "invariant", "loop", "nat", "old", "refines", "require", "set_where", "theorem",
+    "true", "use", "use_each", "when", "witness",
 ]  # fmt: skip

@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.errors import SourceLine, SpecError, source_line
@@ -266,7 +266,8 @@ class _Indexed:
 
     def __getitem__(self, key: Value) -> Machine:
         assert self._instance.index is not None
-        return self._holder._scope.inner(self._instance, (lift(key, self._instance.index.sort),))
+        keys = (lift(key, self._instance.index.sort),)
+        return cast(Machine, self._holder._scope.inner(self._instance, keys))
 
 
 def _instance(machine: type[Machine], index: type[Value] | None, refined: bool, sorts: Mapping[str, Any]) -> Any:
@@ -634,26 +635,25 @@ class Chapter:
         def visit(sort: AnySort) -> None:
             match sort:
                 case Sort():
-                    if sort.kind == "variant":
-                        for _, fields in sort.cases:
-                            for f in fields:
-                                visit(f)
+                    for _, fields in sort.cases:
+                        for field_sort in fields:
+                            visit(field_sort)
                     if sort.kind not in ("bool", "nat"):
                         found[sort.name] = sort
                 case SetSort():
-                    for s in sort.elements:
-                        visit(s)
+                    for element in sort.elements:
+                        visit(element)
                 case MapSort():
-                    for s in (*sort.keys, sort.value):
-                        visit(s)
+                    for part in (*sort.keys, sort.value):
+                        visit(part)
 
-        for v in self.variables.values():
-            visit(v.sort)
-        for s in self.statics.values():
-            for a in (*s.arguments, s.result):
-                visit(a)
-        for e in self._declared(Event):
-            for _, sort in e.parameters():
+        for variable in self.variables.values():
+            visit(variable.sort)
+        for static in self.statics.values():
+            for part in (*static.arguments, static.result):
+                visit(part)
+        for declared in self._declared(Event):
+            for _, sort in declared.parameters():
                 visit(sort)
         return found
 
@@ -775,11 +775,9 @@ class Chapter:
         def read(env: Mapping[Path, Term]) -> LoopParts:
             trace = Trace(self, env, "loop")
             got = trace.run(declared, trace.root(), tuple(map(wrap, parameters)))
-            pieces = [lift(x, T.BOOL) for x in (got.start, got.keep, got.again)]
-            return LoopParts(
-                declared.name, declared.sentence, declared.where, got.step.name, parameters,
-                *pieces, got.measure.term, lift(got.result, T.BOOL),
-            )  # fmt: skip
+            start, keep, again, result = (lift(x, T.BOOL) for x in (got.start, got.keep, got.again, got.result))
+            head = (declared.name, declared.sentence, declared.where, got.step.name, parameters)
+            return LoopParts(*head, start, keep, again, got.measure.term, result)
 
         before = read(self.env)
         return before, read(self.event(before.step).after)

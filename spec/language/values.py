@@ -219,13 +219,14 @@ class Set(Generic[E]):
         assert isinstance(sort, SetSort)
         return lift_tuple(element, sort.elements)
 
-    def has(self, element: E) -> Bool:
+    def has(self, element: object) -> Bool:
+        """Membership. The sort is checked when the text is read: an instance may have replaced it (`use`)."""
         return Bool(T.make("has", (self.term, *self._element(element)), T.BOOL))
 
     def is_empty(self) -> Bool:
         return Bool(T.make("empty", (self.term,), T.BOOL))
 
-    def is_only(self, element: E) -> Bool:
+    def is_only(self, element: object) -> Bool:
         """The set is exactly {element}."""
         return Bool(T.make("only", (self.term, *self._element(element)), T.BOOL))
 
