@@ -36,16 +36,15 @@ def prove(
     chapters, solvers = _chapters(chapter), _solvers(solver)
     run = ProofRun(chapters, solvers, only or [], jobs)
 
-    def finish(complete: bool) -> Exit:
-        code = run.exit(complete)
+    def finish(complete: bool = False) -> None:
         run.show(complete)
-        json_file.write("prove", run.as_json(), exit=code, complete=complete)
+        json_file.write("prove", run.as_json(), exit=run.exit(complete), complete=complete)
         junit_file.write(run.cases())
-        return code
 
-    with on_interrupt(lambda: finish(False)):
+    with on_interrupt(finish):
         run.prove()
-    return finish(True)
+    finish(complete=True)
+    return run.exit(complete=True)
 
 
 def _chapters(text: str) -> list[str]:

@@ -6,7 +6,7 @@ This is the definition of what a term means on a finite state, one line for each
 Values: statements are ``bool``, naturals and positions ``int``, opaque ids any hashable object, variants `Variant`;
 a set is a ``set`` or ``frozenset`` of bare elements (tuples where an element has several components), a map a ``dict``
 from bare keys (or tuples). A map has no value where nothing was stored: there `ABSENT` is read, which equals only
-itself.
+itself and is neither below nor above anything.
 """
 
 from __future__ import annotations
@@ -140,6 +140,11 @@ def _field(e: _Evaluation, t: Term, env: Values) -> Any:
     return value.fields[number] if isinstance(value, Variant) and value.case == case else ABSENT
 
 
+def _less(e: _Evaluation, t: Term, env: Values) -> bool:
+    left, right = e.value(t.args[0], env), e.value(t.args[1], env)
+    return left is not ABSENT and right is not ABSENT and left < right
+
+
 def _next(e: _Evaluation, t: Term, env: Values) -> int:
     return int(e.value(t.args[0], env)) + 1
 
@@ -159,7 +164,7 @@ _MEANING: Mapping[str, Callable[[_Evaluation, Term, Values], Any]] = {
     "iff": lambda e, t, env: e.value(t.args[0], env) == e.value(t.args[1], env),
     "ite": lambda e, t, env: e.value(t.args[1 if e.value(t.args[0], env) else 2], env),
     "eq": lambda e, t, env: e.value(t.args[0], env) == e.value(t.args[1], env),
-    "lt": lambda e, t, env: e.value(t.args[0], env) < e.value(t.args[1], env),
+    "lt": _less,
     "num": lambda e, t, env: t.data,
     "add": lambda e, t, env: e.value(t.args[0], env) + e.value(t.args[1], env),
     "sub": lambda e, t, env: e.value(t.args[0], env) - e.value(t.args[1], env),

@@ -26,10 +26,40 @@ def step(chapter: Chapter, obligation: Obligation, situation: Decoded) -> State:
 
 
 def violated(obligation: Obligation, situation: Decoded, after: State) -> bool:
-    """The statement is false after the step, or what a call asks for is false before it."""
-    if obligation.statement is not None:
-        return not evaluate(obligation.statement, situation.structure, after, situation.values)
-    return not evaluate(obligation.goal, situation.structure, situation.state, situation.values)
+    """The statement is false after the step, or what a call asks for is false before it.
+
+    Where the situation says for which values of the outermost variables, it is asked for these only: a number need
+    not be among the few that a quantifier goes through.
+    """
+    term, state = (obligation.goal, situation.state) if obligation.statement is None else (obligation.statement, after)
+    while term.op == "forall" and all(v in situation.values for v in term.data):
+        term = term.args[0]
+    return not evaluate(term, situation.structure, state, situation.values)
+
+
+def cut_short(obligation: Obligation) -> bool:
+    """A counterexample would have to hold for all numbers somewhere, and a finite reading goes through a few."""
+    goal = obligation.goal
+    while goal.op == "forall":
+        goal = goal.args[0]
+    return _universal(goal, False) or any(_universal(h, True) for _, h in obligation.hypotheses)
+
+
+def _universal(term: Term, holds: bool | None) -> bool:
+    """Whether some quantifier over numbers asks for all of them; ``holds`` is None where both ways count."""
+    match term.op:
+        case "not":
+            return _universal(term.args[0], None if holds is None else not holds)
+        case "implies":
+            return _universal(term.args[0], None if holds is None else not holds) or _universal(term.args[1], holds)
+        case "iff" | "eq":
+            return any(_universal(a, None) for a in term.args)
+        case "ite":
+            return _universal(term.args[0], None) or any(_universal(a, holds) for a in term.args[1:])
+        case "forall" | "exists" if any(v.sort == T.NAT for v in term.data):
+            if holds is None or holds is (term.op == "forall"):
+                return True
+    return any(_universal(a, holds) for a in term.args)
 
 
 def disagreement(chapter: Chapter, obligation: Obligation, situation: Decoded) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from kvspec.model.concrete import State, Structure, Variant, bare
 from kvspec.proofs.finite import Cell, Model, Scope
@@ -42,16 +42,15 @@ class Decoder:
 
     def _names(self) -> dict[tuple[str, int], str]:
         """Opaque elements are called by their sort and a number, or by a constant that stands for them."""
-        ids = [s for s in self.chapter.sorts.values() if s.kind == "id"]
-        names = {(s.name, i): f"{s.name.lower()} {i + 1}" for s in ids for i in range(self.sizes[s.name])}
-        taken: set[tuple[str, int]] = set()
+        names: dict[tuple[str, int], str] = {}
         for static in self.chapter.statics.values():
             sort = static.result
             if not static.arguments and isinstance(sort, Sort) and sort.kind == "id":
-                at = (sort.name, self._number(static.name, (), sort))
-                if at not in taken:
-                    names[at] = static.path[-1]
-                    taken.add(at)
+                names.setdefault((sort.name, self._number(static.name, (), sort)), static.path[-1])
+        for sort in self.chapter.sorts.values():
+            if sort.kind == "id":
+                others = [i for i in range(self.sizes[sort.name]) if (sort.name, i) not in names]
+                names |= {(sort.name, i): f"{sort.name.lower()} {n}" for n, i in enumerate(others, 1)}
         return names
 
     # -- values --------------------------------------------------------------------------------------------------
@@ -107,4 +106,4 @@ class Decoder:
 
     def _places(self, sorts: tuple[Sort, ...]) -> Iterator[tuple[int, ...]]:
         ranges = [range(2) if s == BOOL else range(self.sizes[s.name]) for s in sorts]
-        yield from itertools.product(*cast("list[range]", ranges))
+        yield from itertools.product(*ranges)

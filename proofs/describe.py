@@ -8,6 +8,7 @@ from typing import Any
 from kvspec.model.concrete import State, Variant, evaluate
 from kvspec.proofs.confirm import instance, step
 from kvspec.proofs.decode import Decoded
+from kvspec.proofs.finite import counted
 from kvspec.proofs.obligations import Obligation
 from kvspec.proofs.runs import Search, Step
 from kvspec.proofs.verdicts import Report
@@ -49,13 +50,6 @@ def size(chapter: Chapter, situation: Decoded) -> str:
     """How many elements of each sort there are."""
     counts = [(name, len(all)) for name, all in situation.structure.carriers.items() if name in chapter.sorts]
     return ", ".join(counted(n, name.lower()) for name, n in counts)
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 block``, ``2 blocks``, ``2 indexes``."""
-    if number == 1 or noun.endswith("s"):
-        return f"{number} {noun}"
-    return f"{number} {noun}{'es' if noun.endswith(('x', 'ch')) else 's'}"
 
 
 def _reached(search: Search) -> str:
@@ -180,7 +174,8 @@ class _Teller:
         live: Mapping[Path, set[Any] | None],
         tell: Callable[[str, Any, set[Any] | None], Iterable[str]],
     ) -> str:
-        return "; ".join(fact for p, keys in live.items() if p in values for fact in tell(self._name(p), values[p], keys))
+        known = ((p, keys) for p, keys in live.items() if p in values)
+        return "; ".join(fact for p, keys in known for fact in tell(self._name(p), values[p], keys))
 
     def _changes(self, before: State, after: State) -> str:
         told: list[str] = []

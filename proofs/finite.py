@@ -1,21 +1,24 @@
 """The finite reading: the same formulas over sorts of a few elements, with every quantifier written out.
 
-Elements are numbers, positions are ordered by them, so order, next and previous are tables that fold away. A function
-value is not a term of a solver's theory but a choice among elements, one statement for each; what is left are statements
-about *cells* (`Cell`: a symbol at given elements) and, where sizes or counters occur, sums. A size is the sum over its
+Elements are numbers, positions are ordered by them, so order, next and previous are tables that fold away. A value of
+a function is a choice among elements, one statement for each, so no theory is needed; what is left are statements about
+*cells* (`Cell`: a symbol at given elements) and, where sizes or counters occur, sums. A size is the sum over its
 members, exactly.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import z3
 
-from kvspec.proofs.lowering import Lowering
+from kvspec.proofs.lowering import SEEN, Lowering
 from kvspec.proofs.z3_solver import checked
+from kvspec.proofs.z3_terms import BUILD
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import BOOL, NAT, Sort, Term
 
@@ -31,20 +34,27 @@ class Cell(NamedTuple):
     value: int | None
 
 
-class Scope(NamedTuple):
+@dataclass(frozen=True)
+class Scope:
     """How many elements each sort has; of the naturals, how many a quantifier goes through."""
 
     sizes: tuple[tuple[str, int], ...]
 
-    def __getitem__(self, sort: Any) -> int:
+    def of(self, sort: str) -> int:
         return dict(self.sizes)[sort]
 
     def __str__(self) -> str:
-        parts = [f"{n} {name.lower()}{'' if n == 1 else 's'}" for name, n in self.sizes if name != "Nat"]
-        return ", ".join(parts) or "no elements"
+        return ", ".join(counted(n, name.lower()) for name, n in self.sizes if name != "Nat") or "no elements"
 
     def with_size(self, sort: str, size: int) -> Scope:
         return Scope(tuple((name, size if name == sort else n) for name, n in self.sizes))
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 block``, ``2 blocks``, ``2 indexes``."""
+    if number == 1 or noun.endswith("s"):
+        return f"{number} {noun}"
+    return f"{number} {noun}{'es' if noun.endswith(('x', 'ch')) else 's'}"
 
 
 def cell(symbol: str, args: tuple[int, ...], value: int | None = None, sort: Sort = BOOL) -> Term:
@@ -143,6 +153,8 @@ class Expansion:
         return cell(_symbol(v), ())
 
     def _relation(self, term: Term, env: Env) -> Term:
+        if term.data.startswith(SEEN):
+            return T.TRUE
         options = [(args, condition) for args, condition in self._places(term.args, env)]
         return T.disj(T.conj((condition, cell(term.data, args))) for args, condition in options)
 
@@ -272,10 +284,18 @@ def _lt(left: Term, right: Term) -> Term:
     return T.make("lt", (left, right), BOOL)
 
 
+_ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.floordiv,
+    "mod": operator.mod,
+}
+
+
 def _calculated(op: str, left: Term, right: Term) -> Term:
     if left.op == right.op == "num" and not (op in ("div", "mod") and right.data == 0):
-        a, b = left.data, right.data
-        return T.num({"add": a + b, "sub": a - b, "mul": a * b}[op] if op in ("add", "sub", "mul") else divmod(a, b)[op == "mod"])
+        return T.num(_ARITHMETIC[op](left.data, right.data))
     if op in ("add", "sub") and right is T.num(0):
         return left
     return right if op == "add" and left is T.num(0) else T.make(op, (left, right), NAT)
@@ -367,22 +387,4 @@ class FiniteSolver:
             return z3.BoolVal(term.op == "true", self.context)
         if term.op == "num":
             return z3.IntVal(term.data, self.context)
-        args = [self.expression(a) for a in term.args]
-        return _EXPRESSIONS[term.op](args)
-
-
-_EXPRESSIONS: Mapping[str, Any] = {
-    "not": lambda a: z3.Not(a[0]),
-    "and": z3.And,
-    "or": z3.Or,
-    "implies": lambda a: z3.Implies(*a),
-    "iff": lambda a: a[0] == a[1],
-    "eq": lambda a: a[0] == a[1],
-    "lt": lambda a: a[0] < a[1],
-    "ite": lambda a: z3.If(*a),
-    "add": lambda a: a[0] + a[1],
-    "sub": lambda a: a[0] - a[1],
-    "mul": lambda a: a[0] * a[1],
-    "div": lambda a: a[0] / a[1],
-    "mod": lambda a: a[0] % a[1],
-}
+        return BUILD[term.op](self.context, [self.expression(a) for a in term.args])

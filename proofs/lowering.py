@@ -25,6 +25,8 @@ from kvspec.spec.language.terms import BOOL, NAT, MapSort, SetSort, Sort, Term
 Cases = list[tuple[Term, str, tuple[Term, ...]]]
 """A variant value: for each possible case its condition and its fields."""
 
+SEEN = "seen."
+"""Beginning of the names of relations that say nothing and are there to be mentioned."""
 Members = tuple[tuple[Term, ...], list[tuple[tuple[Term, ...], Term]]]
 
 
@@ -144,9 +146,7 @@ class Lowering:
             case "set_lambda":
                 return self.formula(T.substitute(s.args[0], dict(zip(s.data, element, strict=True))))
             case "ite":
-                return T.ite(
-                    self.formula(s.args[0]), self.member(s.args[1], element), self.member(s.args[2], element)
-                )
+                return T.ite(self.formula(s.args[0]), self.member(s.args[1], element), self.member(s.args[2], element))
             case "get":
                 return self._member_of_map(s.args[0], s.args[1:], element)
             case "call":
@@ -202,7 +202,8 @@ class Lowering:
                 older = T.make("get", (m.args[0], *keys), s.sort)
                 return T.ite(self._same(keys, at), self.nonempty(value), self.nonempty(older))
             case "get" if s.args[0].op == "map_lambda":
-                return self.nonempty(T.substitute(s.args[0].args[0], dict(zip(s.args[0].data, s.args[1:], strict=True))))
+                rule, keys = s.args[0], s.args[1:]
+                return self.nonempty(T.substitute(rule.args[0], dict(zip(rule.data, keys, strict=True))))
             case "get" if s.args[0].op == "ite":
                 condition, yes, no = s.args[0].args
                 return T.ite(
@@ -240,7 +241,8 @@ class Lowering:
         flag = atom(name, xs, BOOL)
         ys = tuple(T.variable("e", e) for e in sort.elements)
         has = T.make("has", (s, *ys), BOOL)
-        self._fact(name, T.quantify("forall", xs, self.formula(T.quantify("forall", ys, T.implies(has, lowered(flag))))))
+        says = self.formula(T.quantify("forall", ys, T.implies(has, lowered(flag))))
+        self._fact(name, T.quantify("forall", xs, says))
         options = []
         for case, fields in self._element_shapes(sort):
             found = tuple(atom(f"{name}.witness.{case}.{i}", xs, f) for i, f in enumerate(fields))
@@ -425,7 +427,7 @@ class Lowering:
     def _field(self, term: Term) -> Term:
         case, number = term.data
         options = [(c, f[number]) for c, n, f in self.cases(term.args[0]) if n == case]
-        value = options[-1][1]
+        value: Term = options[-1][1]
         for condition, other in reversed(options[:-1]):
             value = T.ite(condition, other, value)
         return value
@@ -446,7 +448,7 @@ class Lowering:
             self._adjacent(value, at, sort, T.neg(T.eq(at, zero)))
             # Statements about the position before are used where one is mentioned (`translate.triggers`); this
             # mention is there in every branch of the search.
-            self._fact("seen", atom(f"seen.{sort.name}", [value], BOOL))
+            self._fact("seen", atom(f"{SEEN}{sort.name}", [value], BOOL))
         return value
 
     def _adjacent(self, low: Term, high: Term, sort: Sort, premise: Term = T.TRUE) -> None:

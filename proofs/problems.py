@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvspec.proofs.lowering import Lowering, order_axioms, prev_axioms
 from kvspec.proofs.finite import FiniteSolver
+from kvspec.proofs.lowering import Lowering, order_axioms, prev_axioms
 from kvspec.proofs.obligations import ChapterObligations, Obligation
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import Term
@@ -80,6 +80,7 @@ class Group:
         lowering = self.lowering.fork(witnesses.values())
         lowered = lowering.formula(goal)
         more = tuple(f.term for f in lowering.facts.values() if f.term not in known)
+        more += tuple(T.neg(T.make("lt", (w, T.num(0)), T.BOOL)) for w in witnesses.values() if w.sort == T.NAT)
         return Problem(obligation, lowered, more, lowering, witnesses)
 
 

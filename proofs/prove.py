@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from kvspec.proofs.confirm import disagreement
+from kvspec.proofs.confirm import cut_short, disagreement
 from kvspec.proofs.describe import describe
 from kvspec.proofs.obligations import Obligation
 from kvspec.proofs.problems import Group, Problem
@@ -91,7 +91,7 @@ class Prover:
 
     def _harder(self, cell: _Cell, problem: Problem) -> Result:
         """Not at once: counterexamples, then more effort."""
-        if "proved" not in cell.said.values():
+        if "proved" not in cell.said.values() and not cut_short(cell.obligation):
             found = self.refuter.counterexample(problem)
             if found is not None:
                 return self._refuted(cell, problem, found)
@@ -106,7 +106,7 @@ class Prover:
 
     def _refuted(self, cell: _Cell, problem: Problem, found: Found) -> Result:
         obligation, chapter = cell.obligation, self.group.chapter
-        situation = self.refuter.decoded(found, obligation.constants)
+        situation = self.refuter.decoded(found, problem)
         doubt = disagreement(chapter, obligation, situation)
         if doubt is not None:
             note = f"a fault of this tool: the counterexample is not confirmed by the concrete reading ({doubt})"
@@ -114,6 +114,7 @@ class Prover:
         run = search(chapter, obligation, situation, self.options.runs)
         report = describe(chapter, obligation, situation, run)
         return replace(cell.result(Verdict.REFUTED, report.size), counterexample=report)
+
 
 def _session(name: str, group: Group) -> Session:
     if name == "z3":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from kvspec.proofs.decode import Decoded, Decoder
 from kvspec.proofs.finite import Cell, FiniteSolver, Model, Scope, cell
@@ -28,7 +28,7 @@ class Refuter:
         self.group, self.largest = group, largest
         self._first: Scope | None = None
         chapter = group.chapter
-        self._facts = {s.name for s in (*chapter.variables.values(), *chapter.statics.values())}
+        self._facts = {v.name for v in chapter.variables.values()} | {s.name for s in chapter.statics.values()}
         self._assumed = [t for t in group.hypotheses if t in group.shared.assumed]
 
     def scopes(self) -> Iterator[Scope]:
@@ -52,7 +52,7 @@ class Refuter:
         if first is None:
             return None
         for scope in self.scopes():
-            if scope[scope.sizes[0][0]] >= first[scope.sizes[0][0]]:
+            if all(size >= first.of(sort) for sort, size in scope.sizes):
                 found = self._found(scope, problem.refutation, problem)
                 if found is not None:
                     return self._fewest_facts(self._fewest_elements(found, problem), problem)
@@ -76,8 +76,10 @@ class Refuter:
     def _fewest_elements(self, found: Found, problem: Problem) -> Found:
         """One element after the other is taken out of some sort, as long as a counterexample is left."""
         for sort, _ in found.scope.sizes:
-            while sort != "Nat" and found.scope[sort] > 1:
-                smaller = self._found(found.scope.with_size(sort, found.scope[sort] - 1), problem.refutation, problem)
+            while sort != "Nat" and found.scope.of(sort) > 1:
+                smaller = self._found(
+                    found.scope.with_size(sort, found.scope.of(sort) - 1), problem.refutation, problem
+                )
                 if smaller is None:
                     break
                 found = smaller
@@ -98,8 +100,12 @@ class Refuter:
                 return Found(found.scope, model, found.solver)
             model = smaller
 
-    def decoded(self, found: Found, variables: Iterable[Term]) -> Decoded:
-        return Decoder(self.group.chapter, found.scope, found.model).decoded(list(variables))
+    def decoded(self, found: Found, problem: Problem) -> Decoded:
+        """The situation, with values for the goal's outermost variables too."""
+        constants = [*problem.obligation.constants, *problem.witnesses.values()]
+        decoded = Decoder(self.group.chapter, found.scope, found.model).decoded(constants)
+        outer = {v: decoded.values[w] for v, w in problem.witnesses.items()}
+        return replace(decoded, values={**decoded.values, **outer})
 
 
 def _holds(c: Cell) -> Term:

@@ -70,7 +70,9 @@ def search(chapter: Chapter, obligation: Obligation, situation: Decoded, budget:
 
 class _Searcher:
     def __init__(self, chapter: Chapter, obligation: Obligation, situation: Decoded, budget: int) -> None:
-        self.chapter, self.obligation, self.situation = chapter, obligation, situation
+        self.chapter, self.obligation = chapter, obligation
+        fixed = {p: v for p, v in situation.values.items() if p in obligation.constants}
+        self.situation = replace(situation, values=fixed)  # a run may go wrong for other values of the variables
         self.structure, self.budget = situation.structure, budget
         own = obligation.event
         names = chapter.event_names
@@ -110,13 +112,15 @@ class _Searcher:
         return all(self._known(after[p], self.chapter.variables[p].sort) for p in {e.path for e in event.effects})
 
     def _known(self, value: Any, sort: AnySort) -> bool:
+        if value is ABSENT:
+            return True
         if isinstance(sort, MapSort):
             return all(self._known(v, sort.value) for v in value.values())
         if isinstance(sort, SetSort):
             first = sort.elements[0]
             return len(sort.elements) > 1 or first.kind != "variant" or all(self._known(v, first) for v in value)
         if sort.kind == "variant":
-            return value is ABSENT or all(map(self._known, value.fields, sort.fields(value.case)))
+            return all(map(self._known, value.fields, sort.fields(value.case)))
         return sort.kind != "position" or value < len(self.structure.carriers[sort.name])
 
     def _bad(self, state: State, event: TracedEvent, args: tuple[Any, ...], after: State) -> Decoded | None:

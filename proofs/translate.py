@@ -1,27 +1,22 @@
-"""First-order formulas as Z3 expressions, with opaque sorts (any size) or with enumerated ones (a finite scope)."""
+"""First-order formulas as Z3 expressions over opaque sorts of any size."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from typing import Any, cast
 
 import z3
 
+from kvspec.proofs.z3_terms import BUILD, apply
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import Sort, Term
-
-_contexts = itertools.count()
 
 
 class Translator:
     """Keeps one Z3 sort for each sort and one function for each symbol; equal terms are translated once."""
 
-    def __init__(self, scope: Mapping[str, int] | None = None) -> None:
+    def __init__(self) -> None:
         self.context = z3.Context()
-        self.scope = scope
         self.sorts: dict[str, z3.SortRef] = {}
-        self.elements: dict[str, list[Any]] = {}
         self.functions: dict[tuple[Any, ...], z3.FuncDeclRef] = {}
         self._memo: dict[Term, Any] = {}
 
@@ -29,16 +24,8 @@ class Translator:
         if sort.kind in ("bool", "nat"):
             return z3.BoolSort(self.context) if sort.kind == "bool" else z3.IntSort(self.context)
         if sort.name not in self.sorts:
-            if self.scope is None:
-                self.sorts[sort.name] = z3.DeclareSort(sort.name, self.context)
-            else:
-                names = [f"{sort.name}.{i}" for i in range(self.scope[sort.name])]
-                self.sorts[sort.name], self.elements[sort.name] = z3.EnumSort(sort.name, names, self.context)
+            self.sorts[sort.name] = z3.DeclareSort(sort.name, self.context)
         return self.sorts[sort.name]
-
-    def element(self, sort: Sort, number: int) -> Any:
-        self.sort(sort)
-        return self.elements[sort.name][number]
 
     def function(self, name: str, args: tuple[Sort, ...], result: Sort) -> z3.FuncDeclRef:
         key = (name, args, result)
@@ -57,44 +44,21 @@ class Translator:
             return self._quantifier(term)
         if term.op == "lt" and cast(Sort, term.args[0].sort).kind == "position":
             sort = cast(Sort, term.args[0].sort)
-            return self.function(f"lt.{sort.name}", (sort, sort), T.BOOL)(*map(self.expression, term.args))
+            below = self.function(f"lt.{sort.name}", (sort, sort), T.BOOL)
+            return apply(below, [self.expression(a) for a in term.args], self.context)
         args = [self.expression(a) for a in term.args]
         match term.op:
             case "true" | "false":
                 return z3.BoolVal(term.op == "true", self.context)
-            case "not":
-                return z3.Not(args[0])
-            case "and":
-                return z3.And(args)
-            case "or":
-                return z3.Or(args)
-            case "implies":
-                return z3.Implies(*args)
-            case "iff" | "eq":
-                return args[0] == args[1]
-            case "ite":
-                return z3.If(*args)
             case "num":
                 return z3.IntVal(term.data, self.context)
-            case "add":
-                return args[0] + args[1]
-            case "sub":
-                return args[0] - args[1]
-            case "mul":
-                return args[0] * args[1]
-            case "div":
-                return args[0] / args[1]
-            case "mod":
-                return args[0] % args[1]
-            case "lt":
-                return args[0] < args[1]
-            case "element":
-                return self.element(cast(Sort, term.sort), term.data)
             case "var":
                 return z3.Const(f"{term.data[0]}!{term.data[1]}", self.sort(cast(Sort, term.sort)))
             case "atom":
                 sorts = tuple(cast(Sort, a.sort) for a in term.args)
-                return self.function(term.data, sorts, cast(Sort, term.sort))(*args)
+                return apply(self.function(term.data, sorts, cast(Sort, term.sort)), args, self.context)
+            case op if op in BUILD:
+                return BUILD[op](self.context, args)
         raise AssertionError(f"operator {term.op} has no translation")
 
     def _quantifier(self, term: Term) -> Any:
@@ -115,14 +79,9 @@ def triggers(term: Term) -> list[tuple[Term, ...]]:
     if not prevs:
         return []
     chosen, covered = [prevs[0]], prevs[0].free & bound
-    for t in sorted(atoms, key=lambda t: len(list(T.subterms(t)))):
-        if t.sort != T.BOOL or t.op == "lt":
-            if covered < bound and (t.free & bound) - covered and not (t.op == "lt"):
-                chosen.append(t)
-                covered |= t.free & bound
-    if covered < bound:
-        for t in atoms:
-            if (t.free & bound) - covered and t.sort == T.BOOL:
-                chosen.append(t)
-                covered |= t.free & bound
+    functions = sorted((t for t in atoms if t.sort != T.BOOL), key=lambda t: len(list(T.subterms(t))))
+    for t in (*functions, *(t for t in atoms if t.sort == T.BOOL)):
+        if (t.free & bound) - covered:
+            chosen.append(t)
+            covered |= t.free & bound
     return [tuple(chosen)] if covered >= bound else []

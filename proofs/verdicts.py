@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 UNBOUNDED = "unbounded"
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """The answer to one obligation; only `PROVED` is success."""
 
     PROVED = "proved"

@@ -1,6 +1,6 @@
-"""Z3 on the problems of a group: instances by matching first, which decides quickly; search for models as a last resort.
+"""Z3 on the problems of a group: instances by matching first, which decides quickly; models as a last resort.
 
-Work is limited by Z3's own count of steps with fixed seeds, never by time, so that verdicts do not depend on the machine.
+Work is limited by Z3's own count of steps with fixed seeds, never by time, so verdicts do not depend on the machine.
 """
 
 from __future__ import annotations
