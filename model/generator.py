@@ -123,6 +123,11 @@ _RELIEF: Final = _table(preempt=40, deallocate=30, abort=15, allocate=15)
 
 _NEEDS: Final = {"fork": Capability.FORK, "truncate": Capability.TRUNCATE, "hold": Capability.HOLD}
 
+_SHOW_EVICTION: Final = frozenset(
+    {Capability.EVENTS, Capability.CACHED_KEYS, Capability.FREE_IDS, Capability.REF_COUNTS}
+)
+"""A target without all of these drops keys that nobody can see go; it is not asked to, and evicts what it hands out."""
+
 
 class Generator:
     """Makes one operation after the other, each for the state that the ones before have led to.
@@ -145,6 +150,7 @@ class Generator:
     ) -> None:
         self.source, self.config, self.pool = source, config, pool
         self._missing = frozenset(name for name, need in _NEEDS.items() if need not in capabilities)
+        self._evicts = bool(capabilities & _SHOW_EVICTION)
         self._wildness = {Kind.VALID: 0.0, Kind.MIXED: 0.1, Kind.WILD: 0.6}[kind]
         self._started = 0
         self._held: list[str] = []
@@ -186,7 +192,7 @@ class Generator:
         if self._held and source.chance(0.05 * len(self._held)):
             return self._release()
         if source.chance(0.03):
-            return ops.Reset() if source.chance(0.15) else ops.Evict(source.integer(0, 2))
+            return ops.Reset() if source.chance(0.15) or not self._evicts else ops.Evict(source.integer(0, 2))
         # One sequence goes on for a while, as in a step of an engine, then another.
         if self._focus not in live or not source.chance(self._patience):
             self._focus = source.choice(tuple(live))
@@ -312,7 +318,7 @@ class Generator:
             ops.AllocateShared(seq), ops.Allocate(seq, source.integer(-1, 2)), ops.Append(seq, (0,)),
             ops.Write(seq, source.integer(0, 2)), ops.Cache(seq), ops.Deallocate(seq), ops.Preempt(seq),
             ops.Abort(seq), ops.Fork(seq, self._new_name()), ops.Truncate(seq, 0), ops.Hold(seq, 0, "h0"),
-            ops.Release("h0"), ops.Evict(source.choice((-1, 1000))),
+            ops.Release("h0"), ops.Evict(-1),
         )  # fmt: skip
         return self._takeable(source.choice(made))
 
@@ -356,7 +362,7 @@ class Generator:
         return self._takeable(ops.Release(self.source.choice((*self._released[-3:], "h0"))))
 
     def _odd_evict(self, seq: str, request: Request) -> AnyOperation:
-        return ops.Evict(self.source.choice((-1, 0, self.config.num_blocks, 1000, -(2**40))))
+        return ops.Evict(self.source.choice((-1, 0, self.config.num_blocks, 1000, -(2**40)) if self._evicts else (-1, 0)))
 
     def _takeable(self, operation: AnyOperation) -> AnyOperation:
         """The operation, or a match if the target has nothing of this kind."""

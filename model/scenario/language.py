@@ -42,58 +42,58 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     """One ``expect`` line."""
 
 
-class Hit(Check):
+class Hit(Check, frozen=True):
     """The last ``allocate_shared`` of the sequence found that many tokens."""
 
     seq: str
     num_tokens: int
 
 
-class Granted(Check):
+class Granted(Check, frozen=True):
     """The previous operation was done."""
 
 
-class Refused(Check):
+class Refused(Check, frozen=True):
     """The previous operation was refused."""
 
 
-class Error(Check):
+class Error(Check, frozen=True):
     """The previous operation was an error."""
 
 
-class Free(Check):
+class Free(Check, frozen=True):
     """So many blocks are free."""
 
     num_blocks: int
 
 
-class Used(Check):
+class Used(Check, frozen=True):
     """So many blocks are held by sequences."""
 
     num_blocks: int
 
 
-class Keys(Check):
+class Keys(Check, frozen=True):
     """So many keys can be matched."""
 
     num_keys: int
 
 
-class Blocks(Check):
+class Blocks(Check, frozen=True):
     """The sequence's table has so many blocks."""
 
     seq: str
     num_blocks: int
 
 
-class Computed(Check):
+class Computed(Check, frozen=True):
     """So many tokens of the sequence are computed."""
 
     seq: str
     num_tokens: int
 
 
-class Shared(Check):
+class Shared(Check, frozen=True):
     """Both tables have the same physical block at a place."""
 
     seq: str
@@ -101,7 +101,7 @@ class Shared(Check):
     index: int
 
 
-class Apart(Check):
+class Apart(Check, frozen=True):
     """The two tables have different physical blocks at a place."""
 
     seq: str
@@ -109,7 +109,7 @@ class Apart(Check):
     index: int
 
 
-class References(Check):
+class References(Check, frozen=True):
     """The block at a place of a table has so many holders."""
 
     seq: str
@@ -117,30 +117,30 @@ class References(Check):
     num_holders: int
 
 
-class Evicted(Check):
+class Evicted(Check, frozen=True):
     """The last ``evict`` freed so many blocks."""
 
     num_blocks: int
 
 
-class Violated(Check, tag="violation"):
+class Violated(Check, frozen=True, tag="violation"):
     """The previous line breaks a promise of this family (and this rule); nothing follows in the scenario."""
 
     family: str
     rule: str | None = None
 
 
-class Drained(Check):
+class Drained(Check, frozen=True):
     """When all sequences have ended and the cache is dropped, every block is free. Ends all sequences."""
 
 
-class BrokenInvariant(Check, tag="broken"):
+class BrokenInvariant(Check, frozen=True, tag="broken"):
     """After the previous event this invariant does not hold."""
 
     invariant: str
 
 
-class Forbidden(Check):
+class Forbidden(Check, frozen=True):
     """The spec does not allow the previous event."""
 
 

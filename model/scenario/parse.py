@@ -258,16 +258,16 @@ class _Reader:
             found.extend(range(low, high + 1))
         return tuple(found)
 
-    def _whole(self, token: Token, text: str) -> int:
+    def _whole(self, token: Any, text: str) -> int:
         if len(text) > 20 or abs(int(text)) > la.MAX_NUMBER:
             self.fail(token, "a number out of range", f"at most {la.MAX_NUMBER}")
         return int(text)
 
-    def number(self, token: Token) -> int:
+    def number(self, token: Any) -> int:
         """A number that may be negative: some calls are meant to be errors."""
         return self._whole(token, str(token))
 
-    def _count(self, token: Token) -> int:
+    def _count(self, token: Any) -> int:
         value = self.number(token)
         if value < 0:
             self.fail(token, f"{value}", "0 or more")
