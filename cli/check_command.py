@@ -1,4 +1,4 @@
-"""``kvspec check``: the main job: proofs of any size, and the managers that come with kvspec judged by the same text."""
+"""``kvspec check``: the main job: proofs of any size, and the managers of kvspec judged by the same text."""
 
 from __future__ import annotations
 

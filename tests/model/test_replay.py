@@ -290,9 +290,8 @@ def test_hits_of_the_built_in_workload_equal_the_independent_count() -> None:
     assert report.statistics.hit_rate == count.hit_rate > 0.3
 
 
+@pytest.mark.needs_file(TRACE)
 def test_hits_of_the_real_trace_equal_the_independent_count() -> None:
-    if not TRACE.is_file():
-        pytest.skip("the Mooncake conversation trace is not in ../shared/traces")
     made = list(read_requests(TRACE, limit=150))
     report, _ = replay(made, 20_000, block_size=128)
     count = shared_prefixes(made, 128, hit_limit="all_but_one", step_ms=30)

@@ -332,9 +332,8 @@ def test_the_count_refuses_bad_sizes() -> None:
     assert longest_hit(0, 16, "all_but_one") == 0
 
 
+@pytest.mark.needs_file(TRACE)
 def test_the_real_trace_is_read_and_counted() -> None:
-    if not TRACE.is_file():
-        pytest.skip("the Mooncake conversation trace is not in ../shared/traces")
     made = list(read_requests(TRACE, limit=2000))
     assert sum(request.input_length for request in made) == 27_441_774
     count = shared_prefixes(made, 512, hit_limit="all", step_ms=None)
