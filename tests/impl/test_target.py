@@ -411,6 +411,19 @@ def test_a_copy_that_brought_more_cells_along_is_not_written_under_a_reader() ->
     assert driver.reads_its_own("b")
 
 
+def test_cells_that_the_parent_wrote_after_the_fork_count_as_written_in_the_copy() -> None:
+    driver = Driver(9, 4)
+    driver.start("a", range(7))
+    assert driver.target.allocate("a", 7)
+    driver.target.write([("a", driver.contents("a")[:5])])
+    driver.fork("a", "b")
+    driver.target.write([("a", driver.contents("a")[5:])])
+    assert driver.target.allocate("b", 7)
+    pin = driver.target.hold(driver.table("b")[1])
+    refused(lambda: driver.target.write([("b", driver.contents("b")[5:])]), driver, "has other holders")
+    driver.target.release(pin)
+
+
 def test_fresh_blocks_after_a_truncation_are_not_taken_for_written_ones() -> None:
     driver = Driver(9, 4)
     driver.run("a", range(8))
