@@ -10,11 +10,12 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from multiprocessing import get_context
 
-from kvspec.proofs.obligations import ChapterObligations, Obligation
+from kvspec.proofs import cardinality
+from kvspec.proofs.obligations import ChapterObligations
 from kvspec.proofs.problems import Group, grouped
 from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Result
-from kvspec.spec import load
+from kvspec.spec import CHAPTERS, load
 from kvspec.spec.language.machine import Chapter
 
 
@@ -27,10 +28,19 @@ class Unit:
     ids: frozenset[str]
 
 
-def selected(obligation: Obligation, only: Sequence[str]) -> bool:
+def chapters() -> tuple[str, ...]:
+    """Everything that can be proved: the chapters of the specification, and `cardinality.CHAPTER`."""
+    return (*CHAPTERS, cardinality.CHAPTER)
+
+
+def sentence(chapter: str) -> str:
+    """What a chapter says in one sentence."""
+    return cardinality.SENTENCE if chapter == cardinality.CHAPTER else load(chapter).sentence
+
+
+def selected(id: str, row: str, column: str, only: Sequence[str]) -> bool:
     """Whether a pattern names the obligation: ``EVENT/INVARIANT``, a whole id, or either with ``*`` in it."""
-    name = f"{obligation.row}/{obligation.column}"
-    return not only or any(fnmatchcase(name, p) or fnmatchcase(obligation.id, p) for p in only)
+    return not only or any(fnmatchcase(f"{row}/{column}", p) or fnmatchcase(id, p) for p in only)
 
 
 @lru_cache(maxsize=64)
@@ -47,8 +57,12 @@ def units(chapters: Sequence[str], only: Sequence[str] = ()) -> list[Unit]:
     """The work, in the order of the text."""
     found = []
     for name in chapters:
+        if name == cardinality.CHAPTER:
+            ids = frozenset(f.name for f in cardinality.FACTS if selected(f"{name}.{f.name}", name, f.name, only))
+            found += [Unit(name, 0, ids)] if ids else []
+            continue
         for number, group in enumerate(groups_of(name)):
-            ids = frozenset(o.id for o in group.obligations if selected(o, only))
+            ids = frozenset(o.id for o in group.obligations if selected(o.id, o.row, o.column, only))
             if ids:
                 found.append(Unit(name, number, ids))
     return found
@@ -67,6 +81,8 @@ def prove_chapter(name: str, chapter: Chapter, options: Options | None = None) -
 
 
 def _prove_unit(unit: Unit, options: Options) -> list[Result]:
+    if unit.chapter == cardinality.CHAPTER:
+        return [cardinality.result(fact) for fact in cardinality.FACTS if fact.name in unit.ids]
     return prove_group(groups_of(unit.chapter)[unit.group], options, unit.ids)
 
 

@@ -75,8 +75,8 @@ class ChapterObligations:
             yield from self._owed(event)
             yield from self._kept(event)
         yield from self._theorems()
-        for before, later in self.chapter.loops:
-            yield from self._loop(before, later)
+        for before, _ in self.chapter.loops:
+            yield from self._loop(before)
 
     def _initial(self) -> Iterator[Obligation]:
         axioms = tuple((s.name, s.term) for s in self.chapter.axioms)
@@ -159,26 +159,50 @@ class ChapterObligations:
             id, self.name, "theorem", s.name, s.sentence, s.where, tuple(self.assumed), s.term, frozenset()
         )
 
-    def _loop(self, before: LoopParts, later: LoopParts) -> Iterator[Obligation]:
+    def _loop(self, before: LoopParts) -> Iterator[Obligation]:
+        """That the loop begins well, keeps what it should, never sticks, comes to an end, and ends well."""
         event = self.chapter.event(before.step)
         going = T.conj((before.keep, before.again))
-        conditions = {
-            "begins": (T.TRUE, T.implies(before.start, before.keep)),
-            "keeps": (going, after(before.keep, event.after)),
-            "falls": (going, T.make("lt", (after(before.measure, event.after), before.measure), T.BOOL)),
-            "ends": (T.conj((before.keep, T.neg(before.again))), before.result),
-        }
-        constants = frozenset(before.parameters) | frozenset(event.parameters)
-        for part, (premise, goal) in conditions.items():
-            base = self._step(event) if part in ("keeps", "falls") else tuple(self.assumed)
-            numbers = tuple(
-                ("a number", T.neg(T.make("lt", (p, T.num(0)), T.BOOL))) for p in before.parameters if p.sort == T.NAT
-            )
-            yield Obligation(
-                f"{self.name}.{before.name}/{part}", self.name, before.name, part, before.sentence, before.where,
-                (*base, *numbers, ("the loop goes on", premise)), goal, constants,
-                event if part in ("keeps", "falls") else None, "loop",
-            )  # fmt: skip
+        falls = T.make("lt", (after(before.measure, event.after), before.measure), T.BOOL)
+        from_zero = T.neg(T.make("lt", (before.measure, T.num(0)), T.BOOL))
+        step, still = self._step(event), tuple(self.assumed)
+        yield self._part(before, "begins", still, T.TRUE, T.implies(before.start, before.keep))
+        yield self._part(before, "can_run", step, going, T.FALSE, event)
+        yield self._part(before, "keeps", step, going, after(before.keep, event.after), event)
+        yield self._part(before, "falls", step, going, T.conj((from_zero, falls)), event)
+        if all(isinstance(p.sort, Sort) for p in event.parameters):
+            goes_on = T.quantify("exists", event.parameters, event.guard)
+            yield self._part(before, "goes_on", still, going, goes_on)
+        yield self._part(before, "ends", still, T.conj((before.keep, T.neg(before.again))), before.result)
+
+    def _part(
+        self,
+        loop: LoopParts,
+        part: str,
+        hypotheses: tuple[tuple[str, Term], ...],
+        premise: Term,
+        goal: Term,
+        event: TracedEvent | None = None,
+    ) -> Obligation:
+        numbers = [p for p in loop.parameters if p.sort == T.NAT]
+        natural = tuple(("a number", T.neg(T.make("lt", (p, T.num(0)), T.BOOL))) for p in numbers)
+        constants = frozenset(loop.parameters) | frozenset(() if event is None else event.parameters)
+        sentence = f"{loop.sentence} ({_PARTS[part]})"
+        kind = "possible" if goal is T.FALSE else "loop"
+        return Obligation(
+            f"{self.name}.{loop.name}/{part}", self.name, loop.name, part, sentence, loop.where,
+            (*hypotheses, *natural, ("where the loop stands", premise)), goal, constants, event, kind,
+        )  # fmt: skip
+
+
+_PARTS: Mapping[str, str] = {
+    "can_run": "some step of it is possible",
+    "begins": "what it keeps holds at the start",
+    "keeps": "each step keeps it",
+    "falls": "each step brings the end nearer",
+    "goes_on": "as long as it goes on, some step can be taken",
+    "ends": "when it stops, the result is there",
+}
 
 
 def sorts_of(obligation: Obligation) -> set[Sort]:
