@@ -157,7 +157,7 @@ class Request:
     __slots__ = ("_chains", "computed", "context", "tokens")
 
     def __init__(self, tokens: Iterable[int], context: Context) -> None:
-        self.tokens = tokens if isinstance(tokens, array) else array("q", tokens)
+        self.tokens = array("q", tokens)
         self.context = context
         self.computed = 0
         self._chains: list[Chain] = []
