@@ -61,12 +61,15 @@ class JudgedReplay:
         )
 
     def run(self) -> ReplayReport:
-        """Run to the end, or to the first violation."""
+        """Run to the end, or to the first violation.
+
+        An interrupted run is not compared at its end: it may have stopped in the middle of an operation.
+        """
         with _no_collection():
             report = self._replay.run()
         raised = self._replay.raised
         self.violation = raised if isinstance(raised, Violation) else None
-        if self.violation is None and not report.violations:
+        if self.violation is None and not report.violations and not report.statistics.interrupted:
             try:
                 self._sweep()
             except Violation as violation:
