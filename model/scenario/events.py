@@ -8,7 +8,8 @@ form of their own here, ``[7 8]``, because everybody thinks of them as tokens.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, NoReturn
@@ -25,6 +26,7 @@ from kvspec.spec.language import Chapter
 from kvspec.spec.language.machine import Machine
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort
 
+_NO_WORD: Final = re.compile(r"[^A-Za-z0-9_.\-]+")
 MAX_BLOCKS: Final = 64
 """Blocks of a pool on which events are run, and the largest number in them: every statement is evaluated for all."""
 
@@ -185,9 +187,12 @@ class _Words:
                 self.arguments(line.number, line.item.atoms, [p.sort for p in event.parameters], line.item.name)
         statics = {**self._usual(), **statics}
         for path, symbol in self.chapter.statics.items():
+            if symbol.arguments and isinstance(statics.get(path), frozenset):
+                statics[path] = _relation(statics[path])
             if path not in statics:
                 self._fail(0, f"nothing says what '{symbol.name}' is", "a line for it in given")
-        return Structure(self._carriers(), statics), state
+        nothing = next((v for p, v in statics.items() if p[-1] == "nothing"), NOTHING)
+        return Structure(self._carriers(nothing), statics), state
 
     def _usual(self) -> dict[Path, Any]:
         """What the static words mean unless the scenario says otherwise."""
@@ -202,18 +207,18 @@ class _Words:
         }
         return {path: words[path[-1]] for path in self.chapter.statics if path[-1] in words}
 
-    def _carriers(self) -> dict[str, list[Any]]:
+    def _carriers(self, nothing: Any) -> dict[str, list[Any]]:
+        """All elements of each sort: those that are spoken of, and a little room for blocks, numbers and places."""
         carriers: dict[str, list[Any]] = {"Nat": list(range(self.scenario.config.num_blocks + 2))}
         for name, sort in self.chapter.sorts.items():
             found = list(self.found.get(name, ()))
             if sort.kind == "position":
                 carriers[name] = list(range(max(found, default=0) + 2))
             elif name == "Block":
-                carriers[name] = list(range(max(found, default=0) + 1)) if found else []
-                carriers[name] = list(range(max(self.scenario.config.num_blocks, len(carriers[name]))))
+                carriers[name] = list(range(max(self.scenario.config.num_blocks, max(found, default=0) + 1)))
             elif name == "Chain":
-                named = [c for c in found if not isinstance(c, Chain)]
-                carriers[name] = [*(named or ()), *self.chains]
+                others = [c for c in self.chains if c is not NOTHING or nothing is NOTHING]
+                carriers[name] = [*(c for c in found if not isinstance(c, Chain)), *others]
             elif sort.kind == "id":
                 carriers[name] = found or [f"some_{name.lower()}"]
         return carriers
@@ -344,6 +349,11 @@ def _no_commas(atoms: Iterable[la.Atom]) -> list[la.Atom]:
     return [a for a in atoms if a is not la.Mark.COMMA]
 
 
+def _relation(rows: frozenset[Any]) -> Callable[..., bool]:
+    """A static function to truth values, from the rows for which it is true."""
+    return lambda *arguments: bare(arguments) in rows
+
+
 def _as_state(symbol: Any) -> AnySort:
     """The sort of a state variable that would hold a static word."""
     if not symbol.arguments:
@@ -423,8 +433,8 @@ class _Names:
     def _named(self, value: Any, sort: str) -> str:
         known = self._known.get((sort, value))
         if known is None:
-            plain = isinstance(value, str) and value not in self._used
-            known = word(value) if plain else self._fresh(sort)
+            plain = _NO_WORD.sub("_", value) if isinstance(value, str) else ""
+            known = word(plain) if plain and plain not in self._used else self._fresh(sort)
             self._known[sort, value] = known
             self._used.add(known)
         return known

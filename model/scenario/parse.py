@@ -110,8 +110,9 @@ def _unexpected(error: UnexpectedToken, text: str, name: str) -> ScenarioError:
     shown = token.value.splitlines()[0] if token.value.strip() else ""
     shown = shown if len(shown) <= 40 else shown[:37] + "..."
     found = f"found '{shown}'" if shown else "the line ends" if token.type == "_NL" else "the file ends"
-    line = token.line or text.count("\n") + 1
-    return ScenarioError(name, line, token.column or 1, found, _either(error.accepts or error.expected))
+    at_end = token.type == "$END"
+    line, column = (text.count("\n") + 1, 1) if at_end else (token.line or 1, token.column or 1)
+    return ScenarioError(name, line, column, found, _either(error.accepts or error.expected))
 
 
 def _either(terminals: Iterable[str]) -> str:
@@ -141,10 +142,10 @@ class _Reader:
         given = parts.get("given")
         facts = None if given is None else tuple(self._fact(f) for f in _trees(given))
         lines = tuple(self._line(p) for p in _trees(tree) if p.data not in ("pool", "chapter", "given"))
-        chapter = self._text(parts["chapter"].children[1]) if "chapter" in parts else None
-        is_events = facts is not None or chapter is not None or any(isinstance(x.item, la.EventLine) for x in lines)
+        chapter = self._text(parts["chapter"].children[1]) if "chapter" in parts else "sequences"
+        is_events = "chapter" in parts or given is not None or any(isinstance(x.item, la.EventLine) for x in lines)
         self._one_kind(lines, is_events)
-        return la.Scenario(self.name, config, lines, (chapter or "sequences") if is_events else None, facts)
+        return la.Scenario(self.name, config, lines, chapter if is_events else None, facts)
 
     def _one_kind(self, lines: tuple[la.Line, ...], is_events: bool) -> None:
         """Events and operations do not mix, and nothing follows an expected violation."""
@@ -211,6 +212,8 @@ class _Reader:
         children = tree.children[1:]
         if tree.data == "violation":
             return self._violation(children)
+        if tree.data == "broken":
+            return la.BrokenInvariant(str(children[0]))
         return _CHECKS[tree.data](*(self._text(c) if _is_name(c) else self._count(c) for c in children))
 
     def _violation(self, children: list[Any]) -> la.Check:
@@ -360,6 +363,5 @@ _CHECKS: Final[Mapping[str, type[la.Check]]] = {
     "references": la.References,
     "evicted": la.Evicted,
     "drained": la.Drained,
-    "broken": la.BrokenInvariant,
     "forbidden": la.Forbidden,
 }

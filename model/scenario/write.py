@@ -76,14 +76,15 @@ def format_item(item: la.Item) -> str:
         case la.EventLine():
             return _join("event", word(item.name), _listed(item.atoms))
         case la.Fact():
-            head = _join(word(item.name), _listed(item.key or ())) + ("" if item.key is None else ":")
+            name = '"end"' if item.name == "end" else word(item.name)
+            head = _join(name, _listed(item.key or ())) + ("" if item.key is None else ":")
             return _join(head, _listed(item.values))
     raise AssertionError(f"no text for {item!r}")
 
 
 def word(text: str) -> str:
     """A name as it stands, or quoted where it would not read back."""
-    return text if _BARE.fullmatch(text) else json.dumps(text)
+    return text if _BARE.fullmatch(text) else json.dumps(text).replace("\x7f", "\\u007f")
 
 
 def ranges(tokens: Sequence[int]) -> list[str]:
