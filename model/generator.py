@@ -362,7 +362,8 @@ class Generator:
         return self._takeable(ops.Release(self.source.choice((*self._released[-3:], "h0"))))
 
     def _odd_evict(self, seq: str, request: Request) -> AnyOperation:
-        return ops.Evict(self.source.choice((-1, 0, self.config.num_blocks, 1000, -(2**40)) if self._evicts else (-1, 0)))
+        legal = (0, self.config.num_blocks, 1000) if self._evicts else (0,)
+        return ops.Evict(self.source.choice((-1, -(2**40), *legal)))
 
     def _takeable(self, operation: AnyOperation) -> AnyOperation:
         """The operation, or a match if the target has nothing of this kind."""

@@ -65,7 +65,8 @@ class Shrinker:
     def run(self) -> None:
         """Search until nothing changes, or the time is used up."""
         passes = (
-            self._chunks, self._sequences, self._folds, self._pool, self._everywhere, self._simpler, self._pairs,
+            self._chunks, self._sequences, self._folds, self._merges, self._pool, self._slides, self._everywhere,
+            self._simpler, self._pairs,
         )  # fmt: skip
         try:
             while sum(one() for one in passes):
@@ -144,7 +145,24 @@ class Shrinker:
             changed |= self._try(Case(self.best.config, (*lines[:j], *lines[j + 1 :])))
         return changed
 
+    def _merges(self) -> bool:
+        """Let one sequence do what two did: the line that makes one of them goes, another takes its place."""
+        changed = False
+        for i, made in enumerate(self.best.operations):
+            new = made.child if isinstance(made, ops.Fork) else made.seq if isinstance(made, ops.Start) else None
+            if new is None or i >= len(self.best.operations) or self.best.operations[i] is not made:
+                continue
+            lines = (*self.best.operations[:i], *self.best.operations[i + 1 :])
+            others = dict.fromkeys(n for o in lines for n in names(o) if n != new)
+            changed |= any(self._try(Case(self.best.config, tuple(_called(lines, new, old)))) for old in others)
+        return changed
+
     # -- what lines say ------------------------------------------------------------------------------------------
+
+    def _slides(self) -> bool:
+        """The same a block or a token earlier in all sequences."""
+        steps = {self.best.config.block_size, 1}
+        return any(self._try(Case(self.best.config, tuple(earlier(self.best.operations, step)))) for step in steps)
 
     def _everywhere(self) -> bool:
         """Plainer contexts and smaller tokens, the same in all lines."""
@@ -179,6 +197,10 @@ class Shrinker:
 
     def _pool(self) -> bool:
         """Fewer and smaller blocks, no options."""
+        size = self.best.config.block_size
+        if size > 1:
+            config = msgspec.structs.replace(self.best.config, block_size=1)
+            self._try(Case(config, tuple(_in_blocks(self.best.operations, size))))
         return sum(self._field(name, values) for name, values in _smaller_pool(self.best.config)) > 0
 
     def _field(self, name: str, values: Iterable[Any]) -> bool:
@@ -241,7 +263,7 @@ def _smaller(number: int) -> Iterator[int]:
     """Numbers nearer to 0 with the same sign; 0 first."""
     sign = -1 if number < 0 else 1
     size = abs(number)
-    yield from (sign * n for n in sorted({0, 1, 2, 3, size // 2, size - 1}) if n < size)
+    yield from (sign * n for n in sorted({0, 1, 2, 3, size // 2, size - 1}) if 0 <= n < size)
 
 
 def _plainer(context: Context) -> Iterator[Context]:
@@ -265,6 +287,41 @@ def _shorter(tokens: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         for less in (0, 1):
             if less < abs(token):
                 yield (*tokens[:i], less, *tokens[i + 1 :])
+
+
+def _called(operations: Iterable[AnyOperation], name: str, other: str) -> Iterator[AnyOperation]:
+    """A sequence under another name."""
+    for operation in operations:
+        new = {f: other for f in operation.__struct_fields__ if f in _SEQUENCE_FIELDS and getattr(operation, f) == name}
+        yield msgspec.structs.replace(operation, **new) if new else operation
+
+
+def earlier(operations: Iterable[AnyOperation], step: int) -> Iterator[AnyOperation]:
+    """What begins with so many tokens less, all lengths being from the beginning."""
+    written: set[str] = set()
+    for operation in operations:
+        match operation:
+            case ops.Start():
+                yield msgspec.structs.replace(operation, tokens=operation.tokens[step:])
+            case ops.Allocate() | ops.Truncate() if operation.num_tokens >= step:
+                yield msgspec.structs.replace(operation, num_tokens=operation.num_tokens - step)
+            case ops.Write() if operation.seq not in written and operation.num_tokens >= step:
+                written.add(operation.seq)
+                yield msgspec.structs.replace(operation, num_tokens=operation.num_tokens - step)
+            case _:
+                yield operation
+
+
+def _in_blocks(operations: Iterable[AnyOperation], size: int) -> Iterator[AnyOperation]:
+    """A token for each block of tokens."""
+    for operation in operations:
+        match operation:
+            case ops.Start() | ops.Append():
+                yield msgspec.structs.replace(operation, tokens=operation.tokens[: -(-len(operation.tokens) // size)])
+            case ops.Allocate() | ops.Write() | ops.Truncate():
+                yield msgspec.structs.replace(operation, num_tokens=-(-operation.num_tokens // size))
+            case _:
+                yield operation
 
 
 def renamed(operations: Iterable[AnyOperation]) -> Iterator[AnyOperation]:

@@ -1,0 +1,235 @@
+"""Runs of conform: what is found, what is reported as not observed, and that nothing else changes the outcome."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from kvspec.model.acceptor import Family
+from kvspec.model.conform import (
+    EVIDENCE,
+    ConformOptions,
+    ConformReport,
+    TargetError,
+    checked_target,
+    conform,
+    missing_parts,
+)
+from kvspec.model.conformance import Capability, Context, PoolConfig, Tags
+from kvspec.model.generator import Kind
+from kvspec.model.reference import ModelTarget
+
+SMALL = PoolConfig(num_blocks=4, block_size=2)
+
+
+class Leaks(ModelTarget):
+    """Preemption keeps a holder of the first block."""
+
+    def preempt(self, seq: str) -> None:
+        if self._request(seq) and self._pool.size(seq) > 1:
+            self.hold(self._pool.block(seq, 0))
+        super().preempt(seq)
+
+
+class Forgets(ModelTarget):
+    """Copies are empty."""
+
+    def _copy(self, seq: str, index: int) -> None:
+        super()._copy(seq, index)
+        self._cells[self._pool.block(seq, index)] = 0
+
+
+class Crashes(ModelTarget):
+    """The third fork fails."""
+
+    forks = 0
+
+    def fork(self, parent: str, child: str) -> None:
+        super().fork(parent, child)
+        self.forks += 1
+        if self.forks == 3:
+            raise ZeroDivisionError("nothing left")
+
+
+class Mumbles(ModelTarget):
+    """What it shows cannot be looked at."""
+
+    def used_count(self) -> int:
+        raise KeyError("used")
+
+
+class Moody(ModelTarget):
+    """Fails once in the life of the class."""
+
+    failed = False
+
+    def write(self, batch: list[tuple[str, Tags]]) -> None:  # type: ignore[override]
+        super().write(batch)
+        if not Moody.failed and any(len(tags) for _, tags in batch):
+            Moody.failed = True
+            self._cells[:] = np.int64(-1)
+
+
+def verdicts(report: ConformReport) -> dict[str, str]:
+    return {f.family: f.verdict for f in report.families}
+
+
+def test_the_model_holds_and_every_family_was_judged() -> None:
+    report = conform(ModelTarget, ConformOptions(operations=4000))
+    assert report.violation is None and not report.interrupted
+    assert set(verdicts(report).values()) == {"holds"}
+    assert set(verdicts(report)) == {f.value for f in Family} == {f.value for f in EVIDENCE}
+    assert 4000 <= report.operations < 4100
+    assert report.counts["operations"] == report.operations
+    assert report.episodes == report.counts["drains"]
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    def run(seed: int) -> dict[str, int]:
+        return conform(ModelTarget, ConformOptions(operations=1500, seed=seed)).counts
+
+    assert run(3) == run(3) != run(4)
+
+
+@pytest.mark.parametrize(
+    ("target", "rules", "lines"),
+    [
+        (Leaks, {"partition/free_ids", "holders/ref_count"}, 7),
+        (Forgets, {"content/content"}, 9),
+        (Crashes, {"misuse/crash"}, 4),
+        (Mumbles, {"misuse/crash"}, 1),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fault_is_found_named_and_shrunk(target: type[ModelTarget], rules: set[str], lines: int, seed: int) -> None:
+    found = conform(target, ConformOptions(operations=5000, seed=seed)).violation
+    assert found is not None
+    assert f"{found.family}/{found.rule}" in rules
+    assert found.shrunk and found.reproduced
+    assert len(found.operations) == found.number == len(found.errors) <= lines
+    assert found.before and found.after
+
+
+def test_the_violated_family_says_so_and_the_others_what_they_saw() -> None:
+    report = conform(Forgets, ConformOptions(operations=5000))
+    assert verdicts(report)["content"] == "violated"
+    assert verdicts(report)["holders"] == "holds"
+    assert "other content" in next(f.reason for f in report.families if f.verdict == "violated")
+
+
+def test_a_failure_that_does_not_come_back_is_reported_as_it_was() -> None:
+    Moody.failed = False
+    report = conform(Moody, ConformOptions(operations=3000))
+    assert report.violation is not None
+    assert not report.violation.reproduced and not report.violation.shrunk
+    assert len(report.violation.operations) == report.violation.found_at
+
+
+def test_what_a_target_lacks_is_not_observed() -> None:
+    capabilities = frozenset(Capability) - {Capability.CONTENTS, Capability.FORK, Capability.HOLD}
+    report = conform(lambda c: ModelTarget(c, capabilities=capabilities), ConformOptions(operations=3000))
+    reasons = {f.family: f.reason for f in report.families if f.verdict == "not observed"}
+    assert reasons == {
+        "content": "the target lacks contents",
+        "exclusive_writer": "the target lacks fork and hold",
+    }
+
+
+def test_what_did_not_happen_is_not_observed() -> None:
+    report = conform(ModelTarget, ConformOptions(operations=1))
+    assert {"no hits", "no copies"} <= {f.reason for f in report.families if f.verdict == "not observed"}
+
+
+@pytest.mark.parametrize(("blocks", "size"), [(2, 1), (3, None), (None, 5), (40, 16)])
+def test_the_pool_can_be_fixed(blocks: int | None, size: int | None) -> None:
+    made: list[PoolConfig] = []
+
+    def make(config: PoolConfig) -> ModelTarget:
+        made.append(config)
+        return ModelTarget(config)
+
+    options = ConformOptions(operations=600, num_blocks=blocks, block_size=size, sanitizer=True)
+    assert conform(make, options).violation is None
+    assert all(config.sanitizer for config in made)
+    assert blocks is None or {c.num_blocks for c in made} == {blocks}
+    assert size is None or {c.block_size for c in made} == {size}
+
+
+def test_time_ends_a_run() -> None:
+    report = conform(ModelTarget, ConformOptions(operations=None, seconds=0.2, kind=Kind.WILD))
+    assert report.operations and report.violation is None
+
+
+def test_an_interruption_ends_a_run_with_what_there_is() -> None:
+    def stop(operations: int, note: str) -> None:
+        raise KeyboardInterrupt
+
+    report = conform(ModelTarget, ConformOptions(operations=4000), on_progress=stop)
+    assert report.interrupted and report.episodes == 1 and report.operations > 0
+    assert verdicts(report)["partition"] == "holds"
+
+
+def test_comparing_now_and_then_still_finds_the_fault_at_its_place() -> None:
+    found = conform(Leaks, ConformOptions(operations=5000, every=7)).violation
+    assert found is not None and found.operation.startswith("preempt") and len(found.operations) <= 7
+
+
+@pytest.mark.parametrize(
+    "fields", [{"operations": 0}, {"operations": None}, {"seconds": 0.0}, {"seconds": -1.0}, {"seconds": float("nan")}]
+)
+def test_a_run_needs_an_end(fields: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"operations|seconds"):
+        ConformOptions(**fields)  # type: ignore[arg-type]
+
+
+def test_a_report_is_json() -> None:
+    report = conform(Leaks, ConformOptions(operations=3000))
+    again = msgspec.json.decode(msgspec.json.encode(report), type=ConformReport)
+    assert again == report
+
+
+# -- what is no target ------------------------------------------------------------------------------------------------
+
+
+class Half:
+    """Has only the first operations."""
+
+    capabilities = frozenset({Capability.FREE_COUNT})
+    hit_limit = "all"
+
+    def start(self, seq: str, tokens: list[int], context: Context) -> None: ...
+
+
+def test_missing_methods_are_listed_without_those_that_no_capability_asks_for() -> None:
+    missing = missing_parts(Half())
+    assert "allocate()" in missing and "free_count()" in missing
+    assert "start()" not in missing and "free_ids()" not in missing and "hold()" not in missing
+    assert missing_parts(object())[:2] == ["capabilities", "hit_limit"]
+
+
+class Odd(ModelTarget):
+    def __init__(self, config: PoolConfig) -> None:
+        super().__init__(config)
+        self.hit_limit = "some"  # type: ignore[assignment]
+
+
+class Wide(ModelTarget):
+    def __init__(self, config: PoolConfig) -> None:
+        super().__init__(config)
+        self.capabilities = frozenset({"telepathy"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda c: 1 / 0, "cannot be made with 4 blocks of 2: ZeroDivisionError"),
+        (lambda c: Half(), "lacks abort"),
+        (lambda c: None, "lacks capabilities"),
+        (Odd, "hit_limit 'some'"),
+        (Wide, "unknown capabilities: telepathy"),
+    ],
+)
+def test_what_cannot_be_driven_is_refused(make: object, words: str) -> None:
+    with pytest.raises(TargetError, match=words):
+        checked_target(make, SMALL)  # type: ignore[arg-type]

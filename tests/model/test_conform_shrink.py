@@ -1,0 +1,138 @@
+"""Shrinking: what is left fails in the same way, and nothing can be taken out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kvspec.model.operations as ops
+from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
+from kvspec.model.operations import AnyOperation, Pool
+from kvspec.model.shrink import Case, Shrinker, renamed, shrink, simpler
+
+POOL = PoolConfig(num_blocks=6, block_size=3)
+Contains = Callable[[Case], bool]
+
+
+def kinds(case: Case) -> list[type]:
+    return [type(o) for o in case.operations]
+
+
+def noise(count: int) -> tuple[AnyOperation, ...]:
+    """Operations that nobody runs."""
+    pool = Pool(POOL, watch=False)
+    generator = Generator(RandomSource(1), POOL, pool, frozenset(), Kind.WILD)
+    made = []
+    for _ in range(count):
+        made.append(generator.next())
+        if isinstance(made[-1], ops.Start) and made[-1].seq not in pool.requests:
+            pool.start(made[-1].seq, made[-1].tokens, made[-1].context)
+    return tuple(made)
+
+
+def test_only_what_is_needed_is_left() -> None:
+    def fails(case: Case) -> bool:
+        found = kinds(case)
+        return ops.Reset in found and ops.Close in found[found.index(ops.Reset) :]
+
+    lines = (*noise(40), ops.Reset(), *noise(25), ops.Close())
+    assert shrink(Case(POOL, lines), fails).operations == (ops.Reset(), ops.Close())
+
+
+def test_two_lines_that_only_make_sense_together_go_together() -> None:
+    def fails(case: Case) -> bool:
+        found = kinds(case)
+        return ops.Close in found and found.count(ops.Fork) == found.count(ops.Abort)
+
+    lines = (ops.Fork("a", "b"), ops.Reset(), ops.Abort("b"), ops.Close())
+    assert shrink(Case(POOL, lines), fails).operations == (ops.Close(),)
+
+
+def test_values_and_pools_become_simple() -> None:
+    start = ops.Start("s9", (5, 2**40, 7), Context(adapter="x", salt="y", images=("p", "q")))
+    lines = (start, ops.Append("s9", (4, 4)), ops.Allocate("s9", 5), ops.Hold("s9", 1, "h7"))
+
+    def fails(case: Case) -> bool:
+        """Two tokens, some salt, room for two, a holder, and at least 3 blocks."""
+        tokens = sum(len(o.tokens) for o in case.operations if isinstance(o, ops.Start | ops.Append))
+        salted = any(isinstance(o, ops.Start) and o.context.salt for o in case.operations)
+        room = any(isinstance(o, ops.Allocate) and o.num_tokens >= 2 for o in case.operations)
+        return tokens >= 2 and salted and room and ops.Hold in kinds(case) and case.config.num_blocks >= 3
+
+    small = shrink(Case(POOL, lines), fails)
+    assert small.config == PoolConfig(num_blocks=3, block_size=1)
+    assert small.operations == (
+        ops.Start("a", (0, 0), Context(salt="y")),
+        ops.Allocate("a", 2),
+        ops.Hold("a", 0, "h1"),
+    )
+
+
+def test_tokens_that_must_stay_equal_become_smaller_together() -> None:
+    lines = (ops.Start("a", (2**40, 8)), ops.Start("b", (2**40, 8)))
+
+    def fails(case: Case) -> bool:
+        starts = [o.tokens for o in case.operations if isinstance(o, ops.Start)]
+        return len(starts) == 2 and starts[0] == starts[1] and len(set(starts[0])) == 2
+
+    assert [o.tokens for o in shrink(Case(POOL, lines), fails).operations if isinstance(o, ops.Start)] in (
+        [(0, 1), (0, 1)],
+        [(1, 0), (1, 0)],
+    )
+
+
+def test_the_time_is_bounded_and_the_best_so_far_is_kept() -> None:
+    lines = noise(60)
+    shrinker = Shrinker(Case(POOL, lines), lambda case: len(case.operations) > 3, seconds=0.0)
+    shrinker.run()
+    assert not shrinker.complete and shrinker.best.operations == lines and not shrinker.tries
+
+
+def test_an_interruption_keeps_the_best_so_far() -> None:
+    def fails(case: Case) -> bool:
+        if len(case.operations) < 8:
+            raise KeyboardInterrupt
+        return True
+
+    shrinker = Shrinker(Case(POOL, noise(60)), fails, seconds=20)
+    shrinker.run()
+    assert not shrinker.complete and 8 <= len(shrinker.best.operations) < 60
+
+
+@given(seed=st.integers(0, 10_000), needed=st.lists(st.integers(0, 29), min_size=1, max_size=4, unique=True))
+def test_any_lines_are_found_again(seed: int, needed: list[int]) -> None:
+    lines = tuple(ops.Evict(100 + i) for i in range(30))
+    wanted = {lines[i] for i in needed}
+    small = shrink(Case(POOL, lines), lambda case: wanted <= set(case.operations))
+    assert small.operations == tuple(lines[i] for i in sorted(needed))
+
+
+@pytest.mark.parametrize("operation", [o for o in noise(80) if o.__struct_fields__])
+def test_simpler_operations_are_of_the_same_kind_and_end(operation: AnyOperation) -> None:
+    seen = 0
+    at = [operation]
+    while at:
+        seen += 1
+        assert seen < 500
+        at = [next(iter(simpler(o))) for o in at if any(True for _ in simpler(o))]
+
+
+def test_names_are_given_in_order() -> None:
+    lines = (ops.Start("s7", (1,)), ops.Fork("s7", "ghost"), ops.Hold("ghost", 0, "h0"), ops.Release("zz"), ops.Reset())
+    assert list(renamed(lines)) == [
+        ops.Start("a", (1,)),
+        ops.Fork("a", "b"),
+        ops.Hold("b", 0, "h1"),
+        ops.Release("h2"),
+        ops.Reset(),
+    ]
+    many = [ops.Start(f"x{i}", ()) for i in range(60)]
+    assert len({o.seq for o in renamed(many) if isinstance(o, ops.Start)}) == 60
+
+
+def test_pools_of_a_source_do_not_depend_on_the_kind() -> None:
+    assert pool_config(RandomSource(4)) == pool_config(RandomSource(4))
