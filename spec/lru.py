@@ -150,7 +150,7 @@ class Lru(Machine):
             lambda a, b: implies(self.older.has((a, b)), self.cache.cached.has(a) & self.cache.cached.has(b)),
         )
 
-    @invariant("the line has a direction: no two keys are each older than the other, and no key than itself")
+    @invariant("no two keys are each older than the other, and none is older than itself")
     def asymmetric(self) -> Bool:
         return forall(Chain, Chain, lambda a, b: ~(self.older.has((a, b)) & self.older.has((b, a))))
 

@@ -249,7 +249,7 @@ class Slots(Machine):
 
     @theorem("no tokens need no block")
     def needed_zero(self) -> Bool:
-        return forall(Nat, lambda size: implies(size >= 1, blocks_needed(0, size) == 0))
+        return forall(Nat, lambda size: implies(size >= 1, blocks_needed(nat(0), size) == 0))
 
     @theorem("rounding down ends at the start of a block")
     def rounded_is_start(self) -> Bool:
