@@ -104,7 +104,8 @@ class CacheEntry(Block):
     def __init__(
         self, record: BlockRecord, key: bytes, parent: bytes, tokens: bytes, context: bytes, order: int
     ) -> None:
-        super().__init__(record)
+        self.record_ = record  # as Block does; a call of its constructor would show in the cost of a publication
+        self.counted_ = False
         self.key = key
         self.parent = parent
         self.tokens = tokens
@@ -200,13 +201,15 @@ class PrefixCache:
             return first
         self._check_insert(tokens, keys, blocks, first)
         base = self._tick()
-        entries, chain = self.entries_, keys.chain
+        entries, chain, width = self.entries_, keys.chain, self.block_size_ * TOKEN_BYTES
         own = first + len(blocks)
+        data = token_bytes(tokens[first * self.block_size_ : own * self.block_size_])
         duplicates: list[tuple[int, CacheEntry]] = []
         for index, block in enumerate(blocks, first):
             entry = entries.get(chain[index])
             if entry is None:
-                self._store(tokens, keys, index, block, base - index)
+                start = (index - first) * width
+                self._store(keys, index, block, data[start : start + width], base - index)
             elif entry.record_ is block.record_:
                 entry.order = base - index
                 entry.late = False
@@ -233,10 +236,9 @@ class PrefixCache:
         if len(seen) != len(blocks):
             raise KeyMismatchError(where, "a block occurs twice", "one block per position")
 
-    def _store(self, tokens: array[int], keys: PrefixKeys, index: int, block: Block, order: int) -> None:
-        size, key = self.block_size_, keys.chain[index]
+    def _store(self, keys: PrefixKeys, index: int, block: Block, chunk: bytes, order: int) -> None:
+        key = keys.chain[index]
         parent = keys.chain[index - 1] if index else keys.root
-        chunk = token_bytes(tokens[index * size : (index + 1) * size])
         record = block.record_
         assert record is not None
         record.add_reference()
@@ -326,7 +328,9 @@ class PrefixCache:
         return freed
 
     def _pop_victim(self) -> CacheEntry | None:
-        late = self._late_victim() if self._late else None
+        if not self._late:
+            return self._idle.popitem(last=False)[1] if self._idle else None
+        late = self._late_victim()
         if not self._idle:
             return late
         oldest = next(iter(self._idle.values()))
