@@ -46,7 +46,7 @@ def _checked(found: Any, name: str) -> MakeTarget:
     optional = _of_capabilities(getattr(found, "capabilities", frozenset(Capability)))
     missing = [n for n in needed if not hasattr(found, n) and n not in optional]
     if missing and inspect.isclass(found):
-        fail_input(f"{name} has no method {missing[0]}", where="TARGET", expected="all methods of the target protocol")
+        fail_input(f"{name} lacks {', '.join(missing)}", where="TARGET", expected="the methods of the target protocol")
     return cast(MakeTarget, found)
 
 

@@ -1,0 +1,217 @@
+"""``kvspec conform``: what it prints, saves and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as Xml
+from pathlib import Path
+
+import pytest
+
+from kvspec.cli.conform_command import scenario_text
+from kvspec.cli.main import run
+from kvspec.cli.output import Exit
+from kvspec.model.conform import ConformOptions, conform
+from kvspec.model.reference import ModelTarget
+from kvspec.model.scenario import parse_scenario
+
+FAULTY = """
+from kvspec.model.conformance import Capability
+from kvspec.model.reference import ModelTarget
+
+class Forgets(ModelTarget):
+    def _copy(self, seq, index):
+        super()._copy(seq, index)
+        self._cells[self._pool.block(seq, index)] = 0
+
+class Blind(ModelTarget):
+    def __init__(self, config):
+        super().__init__(config, capabilities=frozenset({Capability.FREE_COUNT}))
+
+class Odd(ModelTarget):
+    def release(self, handle):
+        if handle in self._handles:
+            super().release(handle)
+
+class NeedsSixteen(ModelTarget):
+    def __init__(self, config):
+        if config.block_size % 16:
+            raise ValueError("block size")
+        super().__init__(config)
+
+class Nothing:
+    def __init__(self, config):
+        pass
+
+class Partial:
+    capabilities = frozenset()
+    hit_limit = "all"
+    def __init__(self, config):
+        pass
+
+five = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of targets; the current one."""
+    (tmp_path / "workshop.py").write_text(FAULTY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "workshop", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", ["torch", "model"])
+def test_our_own_targets_hold(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", target, "--operations", "1500", "--seed", "4"]) == Exit.HOLDS
+    out = capsys.readouterr().out
+    assert out.startswith(f"{target}: 1,5") and "seed 4" in out
+    assert "sampled" in out and "violated" not in out
+    assert not Path("conform-failures").exists()
+
+
+@pytest.mark.parametrize("kind", ["valid", "wild"])
+def test_kinds_and_time(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", "model", "--seconds", "0.2", "--kind", kind]) == Exit.HOLDS
+    assert f", {kind}, " in capsys.readouterr().out
+
+
+def test_a_violation_is_shown_saved_and_can_be_run_again(workshop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["conform", "workshop:Forgets", "--json", "o.json", "--junit", "o.xml"]
+    assert run(command) == Exit.VIOLATED
+    out = capsys.readouterr().out
+    saved = Path("conform-failures/workshop_Forgets.content.content.kv")
+    assert "VIOLATED content/content by operation" in out
+    assert "before  free" in out and "after   free" in out and "none can be taken out" in out
+    assert f"run it again: kvspec conform workshop:Forgets --replay {saved}" in out
+    text = saved.read_text()
+    assert text.startswith("# workshop:Forgets: content/content at the last operation")
+    assert "conform workshop:Forgets --seed 0" in text and str(workshop) not in text
+
+    assert run(["conform", "workshop:Forgets", "--replay", str(saved)]) == Exit.VIOLATED
+    assert "content/content: token 0" in capsys.readouterr().out
+    assert run(["conform", "model", "--replay", str(saved), "--junit", "r.xml", "--json", "r.json"]) == Exit.HOLDS
+    assert json.loads(Path("r.json").read_text())["result"]["verdict"] == "passed"
+    assert run(["run", str(saved), "--target", "workshop:Forgets"]) == Exit.VIOLATED
+
+
+def test_result_files_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", "workshop:Forgets", "--json", "o.json", "--junit", "o.xml"]) == Exit.VIOLATED
+    body = json.loads(Path("o.json").read_text())
+    assert body["format"] == "kvspec/conform" and body["exit"] == 1 and body["complete"]
+    assert body["report"]["violation"]["family"] == "content"
+    assert body["scenario"].startswith("pool ") and body["saved"].startswith("conform-failures")
+    verdicts = {f["family"]: f["verdict"] for f in body["report"]["families"]}
+    assert verdicts["content"] == "violated" and verdicts["holders"] == "holds"
+    suite = Xml.parse("o.xml").getroot()[0]
+    assert suite.attrib["failures"] == "1" and suite.attrib["tests"] == str(len(verdicts))
+    failure = suite.find("testcase/failure")
+    assert failure is not None and body["scenario"].strip() in (failure.text or "")
+
+
+def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("found")
+    folder.mkdir()
+    mine = folder / "workshop_Forgets.content.content.kv"
+    mine.write_text("mine")
+    for _ in range(2):  # the same failure is the same file
+        assert run(["conform", "workshop:Forgets", "--save", "found"]) == Exit.VIOLATED
+    assert mine.read_text() == "mine"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "workshop_Forgets.content.content.2.kv",
+        "workshop_Forgets.content.content.kv",
+    ]
+
+
+def test_what_a_target_cannot_show_is_not_observed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", "workshop:Blind", "--operations", "1500"]) == Exit.HOLDS
+    out = capsys.readouterr().out
+    assert "holders               not observed  the target lacks ref_counts" in out
+    assert "content               not observed  the target lacks contents" in out
+
+
+def test_calls_that_must_fail_say_so_in_the_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", "workshop:Odd", "--kind", "wild"]) == Exit.VIOLATED
+    saved = next(Path("conform-failures").iterdir())
+    assert "misuse" in saved.name
+    assert run(["conform", "workshop:Odd", "--replay", str(saved)]) == Exit.VIOLATED
+
+
+def test_a_run_with_errors_in_it_reads_back() -> None:
+    class Late(ModelTarget):
+        errors = 0
+
+        def truncate(self, seq: str, num_tokens: int) -> None:
+            try:
+                super().truncate(seq, num_tokens)
+            except Exception:
+                self.errors += 1
+                raise
+
+        def used_count(self) -> int:
+            return super().used_count() + (self.errors > 1)
+
+    found = conform(Late, ConformOptions(operations=5000)).violation
+    assert found is not None and found.errors.count(True) == 1
+    text = scenario_text(found)
+    assert "expect error" in text
+    assert parse_scenario(text).config == found.config
+
+
+def test_a_pool_that_suits_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", "workshop:NeedsSixteen"]) == Exit.BAD_INPUT
+    assert "cannot be made with" in capsys.readouterr().err
+    command = ["conform", "workshop:NeedsSixteen", "--block-size", "16", "--blocks", "6", "--operations", "800"]
+    assert run(command) == Exit.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["nothing"], "'nothing' is no target"),
+        (["nothing:"], "'nothing:' is no target"),
+        (["no_such_module:Thing"], "No module named 'no_such_module'"),
+        (["workshop:Absent"], "has no Absent"),
+        (["workshop:five"], "cannot be called"),
+        (["workshop:Nothing"], "lacks abort, allocate, "),
+        (["workshop:Partial"], "lacks abort, allocate, "),
+        (["json:dumps"], "cannot be made with"),
+        (["model", "--operations", "0"], "--operations"),
+        (["model", "--seconds", "0"], "seconds: 0.0, expected more than 0"),
+        (["model", "--kind", "mad"], "'mad'"),
+        (["model", "--blocks", "1"], "--blocks"),
+        (["model", "--replay", "absent.kv"], "absent.kv"),
+        (["model", "--replay", "workshop.py"], "workshop.py:2:1"),
+        (["model", "--save", "workshop.py"], "'workshop.py' is a file"),
+        (["model", "--json", "workshop.py"], "was not made by kvspec"),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", *args]) == Exit.BAD_INPUT
+    caught = capsys.readouterr()
+    assert caught.out == "" and caught.err.count("\n") == 1
+    assert caught.err.startswith("kvspec: error: ") and words in caught.err
+
+
+def test_an_interruption_leaves_what_there_is(tmp_path: Path) -> None:
+    program = "import sys; from kvspec.cli.main import run; print('go', flush=True); sys.exit(run(sys.argv[1:]))"
+    args = ["conform", "model", "--seconds", "600", "--json", "o.json"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "(interrupted)" in out and "Traceback" not in err
+    body = json.loads((tmp_path / "o.json").read_text())
+    assert not body["complete"] and body["report"]["interrupted"] and body["report"]["operations"] > 0
