@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, NoReturn
@@ -23,8 +23,8 @@ from kvspec.model.scenario.run import LineResult, ScenarioResult, Verdict, worst
 from kvspec.model.scenario.write import atom, comment_lines, format_item, pool_line, word
 from kvspec.model.world import NOTHING, Chain, Chains, chain_tokens, covers
 from kvspec.spec.language import Chapter
-from kvspec.spec.language.machine import Machine
-from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort
+from kvspec.spec.language.machine import Machine, TracedEvent
+from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
 
 _NO_WORD: Final = re.compile(r"[^A-Za-z0-9_.\-]+")
 MAX_BLOCKS: Final = 64
@@ -65,6 +65,7 @@ class EventRun:
         self.forbidden = ""
         self.broken: list[str] = []
         self.known = [*self.chapter.lower_invariants, *self.chapter.invariants]
+        self.theorems = [s for s in self.chapter.theorems if s.after is None]
         self.results: list[LineResult] = []
 
     def _load(self) -> Chapter:
@@ -102,8 +103,17 @@ class EventRun:
         wrong = [s for s in self.chapter.axioms if not evaluate(s.term, self.structure, self.state)]
         wrong += [s for s in self.known if not evaluate(s.term, self.structure, self.state)]
         outcome = f"breaks {wrong[0].name}: {wrong[0].sentence}" if wrong else ""
+        self.broken = [s.name for s in self.theorems if not evaluate(s.term, self.structure, self.state)]
         number = self.scenario.given[0].number - 1 if self.scenario.given else 1
-        self.results.append(LineResult(number, "given", "failed" if wrong else "passed", outcome))
+        verdict, told = self._broken_verdict([line.item for line in self.scenario.lines])
+        self.results.append(LineResult(number, "given", "failed" if wrong else verdict, outcome or told))
+
+    def _broken_verdict(self, following: Sequence[la.Item]) -> tuple[Verdict, str]:
+        """Whether what is broken was expected to be."""
+        if not self.broken:
+            return "passed", ""
+        expected = bool(following) and isinstance(following[0], la.BrokenInvariant)
+        return ("passed" if expected else "violated"), f"broken: {', '.join(self.broken)}"
 
     def _item(self, at: int, line: la.Line) -> tuple[Verdict, str]:
         following = [x.item for x in self.scenario.lines[at + 1 :]]
@@ -113,10 +123,7 @@ class EventRun:
             if self.forbidden:
                 expected = bool(following) and isinstance(following[0], la.Forbidden)
                 return ("passed" if expected else "violated"), f"forbidden: {self.forbidden}"
-            if self.broken:
-                expected = bool(following) and isinstance(following[0], la.BrokenInvariant)
-                return ("passed" if expected else "violated"), f"broken: {', '.join(self.broken)}"
-            return "passed", ""
+            return self._broken_verdict(following)
         if isinstance(item, la.Forbidden):
             return ("passed" if self.forbidden else "failed"), self.forbidden or "it was allowed"
         assert isinstance(item, la.BrokenInvariant)
@@ -130,18 +137,38 @@ class EventRun:
             raise ScenarioError(self.scenario.name, number, 1, f"unknown event '{item.name}'", expected)
         event = self.chapter.event(item.name)
         arguments = self.words.arguments(number, item.atoms, [p.sort for p in event.parameters], item.name)
+        before = self.state
         try:
-            self.state = fire(event, self.structure, self.state, tuple(arguments))
+            self.state = fire(event, self.structure, before, tuple(arguments))
         except NotEnabled as error:
             self.forbidden = f"{error.requirement.where}"
             return
-        self.broken = [s.name for s in self.known if not evaluate(s.term, self.structure, self.state)]
+        self.broken = list(self._found(event, before, dict(zip(event.parameters, arguments, strict=True))))
+
+    def _found(self, event: TracedEvent, before: State, values: Mapping[Term, Any]) -> Iterator[str]:
+        """Names of what the step owed and did not keep: requirements of events that it calls, invariants, theorems."""
+        for name, term in _owed(event):
+            if not evaluate(term, self.structure, before, values):
+                yield name
+        for s in (*self.known, *self.theorems):
+            if not evaluate(s.term, self.structure, self.state):
+                yield s.name
+        for s in self.chapter.theorems:
+            if s.after == event.name and not evaluate(s.term, self.structure, before, values):
+                yield s.name
+
+    def _sentences(self) -> dict[str, str]:
+        """Everything that can be broken, and what it says."""
+        sentences = {s.name: s.sentence for s in (*self.known, *self.chapter.theorems)}
+        for event in map(self.chapter.event, self.chapter.event_names):
+            sentences |= {name: f"what {event.name} has to see to" for name, _ in _owed(event)}
+        return sentences
 
     def _about(self, number: int, name: str) -> str:
-        sentences = {s.name: s.sentence for s in self.known}
+        sentences = self._sentences()
         if name not in sentences:
             expected = "one of " + ", ".join(sentences)
-            raise ScenarioError(self.scenario.name, number, 1, f"unknown invariant '{name}'", expected)
+            raise ScenarioError(self.scenario.name, number, 1, f"unknown statement '{name}'", expected)
         found = self.forbidden and f"the event is forbidden: {self.forbidden}"
         return sentences[name] if name in self.broken else found or f"broken: {', '.join(self.broken) or 'nothing'}"
 
@@ -152,6 +179,14 @@ class EventRun:
         if old == new:
             return old, []
         return [f for f in old if f not in new], [f for f in new if f not in old]
+
+
+def _owed(event: TracedEvent) -> Iterator[tuple[str, Term]]:
+    """What an event owes to those that it calls, by the names of the proofs."""
+    counts: dict[str, int] = {}
+    for owed in event.owed:
+        counts[owed.callee] = counts.get(owed.callee, 0) + 1
+        yield f"{owed.callee}/pre.{counts[owed.callee]}", owed.term
 
 
 def run_events(scenario: la.Scenario) -> ScenarioResult:
@@ -460,7 +495,8 @@ def _static_facts(chapter: Chapter, structure: Structure, names: _Names) -> list
         sort = _as_state(symbol)
         if symbol.arguments:
             value = _table(structure, path, symbol, isinstance(sort, SetSort))
-        found += _facts(short[path], value, sort, names)
+        # An empty set is said, too: a static word that is left out has its usual meaning.
+        found += _facts(short[path], value, sort, names) or [short[path]]
     return found
 
 

@@ -135,7 +135,8 @@ class Drained(Check, frozen=True):
 
 
 class BrokenInvariant(Check, frozen=True, tag="broken"):
-    """After the previous event this invariant does not hold."""
+    """After the previous event this invariant or theorem does not hold; or it asks for more than was there of an
+    event that it calls (``callee/pre.N``)."""
 
     invariant: str
 

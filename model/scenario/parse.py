@@ -26,6 +26,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "RANGE": "a range such as 0..15",
     "WORD": "a name",
     "SEAT": "a place such as a[0]",
+    "CALL": "a requirement such as blocks.take/pre.1",
     "_NL": "the end of the line",
     "$END": "the end of the file",
     "NO_CACHE": "'no-cache'",
@@ -145,6 +146,7 @@ class _Reader:
         chapter = self._text(parts["chapter"].children[1]) if "chapter" in parts else "sequences"
         is_events = "chapter" in parts or given is not None or any(isinstance(x.item, la.EventLine) for x in lines)
         self._one_kind(lines, is_events)
+        self._checks_have_a_subject(lines, given is not None)
         return la.Scenario(self.name, config, lines, chapter if is_events else None, facts)
 
     def _one_kind(self, lines: tuple[la.Line, ...], is_events: bool) -> None:
@@ -161,10 +163,9 @@ class _Reader:
         for line, following in pairwise(lines):
             if isinstance(line.item, la.Violated):
                 raise ScenarioError(self.name, following.number, 1, "a line behind a violation", "the end of the file")
-        self._checks_have_a_subject(lines)
 
-    def _checks_have_a_subject(self, lines: tuple[la.Line, ...]) -> None:
-        done = False
+    def _checks_have_a_subject(self, lines: tuple[la.Line, ...], done: bool) -> None:
+        """A check of what was done stands behind something that was done, or behind a given state."""
         for line in lines:
             if not done and isinstance(line.item, (la.Granted, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)):
                 what = "a check of what was done before anything was"

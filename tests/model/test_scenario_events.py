@@ -19,9 +19,9 @@ from kvspec.model.scenario import (
     write_event_scenario,
 )
 from kvspec.model.scenario.events import load_chapter
-from kvspec.spec.blocks import Holder
-from kvspec.spec.language import Bool, Chapter, Machine, Map, Set, event, forall, implies, init, invariant
-from kvspec.spec.sorts import Block
+from kvspec.spec.blocks import Blocks, Holder
+from kvspec.spec.language import Bool, Chapter, Machine, Map, Set, event, forall, implies, init, invariant, theorem, use
+from kvspec.spec.sorts import Block, Pin
 
 HELD = """pool 3 block 2
 given
@@ -100,7 +100,7 @@ event write 1 n
         ("pool 3 block 2\nevent take a 1 2\n", 2, "2 behind 'take'", "2 arguments"),
         ("pool 3 block 2\nevent take 1 1\n", 2, "1 for 'take'", "a name (Seq)"),
         ("pool 3 block 2\nevent take a b\n", 2, "b for 'take'", "a number up to 64"),
-        ("pool 3 block 2\nevent take a 1\nexpect broken luck\n", 3, "unknown invariant 'luck'", "one of "),
+        ("pool 3 block 2\nevent take a 1\nexpect broken luck\n", 3, "unknown statement 'luck'", "one of "),
         ("pool 3 block 2\nchapter blocks\nevent drop_all x\n", 3, "x for 'drop_all'", "a set such as"),
         ("pool 3 block 2\ngiven\nluck 1\nend\nreset\n", 5, "an operation", "one of the two"),
         ("pool 3 block 2\ngiven\nluck 1\nend\nevent take a 1\n", 3, "'luck' is no word", "one of cache"),
@@ -215,3 +215,51 @@ def test_every_chapter_with_events_can_be_named() -> None:
         load_chapter("sorts")
     for name in ("blocks", "prefix_cache", "sequences"):
         assert load_chapter(name).event_names
+
+
+class Caller(Machine):
+    """Uses blocks without looking: what it owes to them, and what it promises, is broken by one event."""
+
+    blocks = use(Blocks, Holder=Pin)
+
+    @init
+    def start(self) -> None:
+        """Nothing of its own."""
+
+    @event
+    def take(self, block: Block, pin: Pin) -> None:
+        """A block is taken, free or not."""
+        self.blocks.take(block, pin)
+
+    @theorem("only one holder after a take", after=take)
+    def alone(self, block: Block, pin: Pin) -> Bool:
+        return self.blocks.holders[block].is_only(pin)
+
+    @theorem("nothing is ever used up")
+    def some_free(self) -> Bool:
+        return ~self.blocks.free.is_empty()
+
+
+def test_owed_requirements_and_theorems_can_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvspec.model.scenario import events
+
+    monkeypatch.setattr(events, "load_chapter", lambda name: Chapter(Caller))
+    begin = "pool 3 block 1\nchapter blocks\nevent take 1 p\n"
+    assert run(begin).passed
+    for name in ("blocks.take/pre.1", "alone"):
+        assert run(f"{begin}event take 1 q\nexpect broken {name}\n").passed
+    assert run(f"{begin}event take 2 q\nexpect broken some_free\n").passed
+    unexpected = run(f"{begin}event take 1 q\n")
+    assert unexpected.verdict == "violated" and unexpected.last.outcome == "broken: blocks.take/pre.1, alone"
+    used_up = "pool 2 block 1\nchapter blocks\ngiven\n  holders 1: p\nend\n"
+    assert run(used_up + "expect broken some_free\n").passed
+    assert run(used_up + "event take 1 q\n").verdict == "violated"
+
+
+def test_static_words_without_members_are_written() -> None:
+    structure = Structure({"Block": ["padding"], "Holder": ["h"]}, {("padding",): "padding", ("usable",): frozenset()})
+    state: dict[tuple[str, ...], object] = {("free",): frozenset(), ("holders",): {}}
+    steps = [("take", ["padding", "h"])]
+    text = write_event_scenario("blocks", load_chapter("blocks"), structure, state, steps, [Forbidden()])
+    assert "\n  usable\n" in text
+    assert run(text).passed
