@@ -16,7 +16,7 @@ from kvspec.proofs.translate import triggers
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import Sort, Term
 
-QUICK, LONG = 200_000, 2_000_000
+QUICK, LONG = 40_000, 100_000
 _KINDS: Mapping[str, Kind] = {
     "not": Kind.NOT,
     "and": Kind.AND,

@@ -82,26 +82,31 @@ class Prover:
         return cell.result(Verdict.VACUOUS, f"up to {self.options.largest} elements", note)
 
     def _follows(self, cell: _Cell) -> Result:
+        """Everybody proves it at once, or else: counterexamples first, then more effort by those who did not."""
         problem = self.group.problem(cell.obligation)
         for name, session in self._sessions.items():
             cell.said[name] = "proved" if session.refutes(problem.refutation) else "unknown"
-        if all(answer == "proved" for answer in cell.said.values()):
+            if cell.said[name] == "unknown":
+                break
+        if "unknown" not in cell.said.values():
             return cell.result(Verdict.PROVED, UNBOUNDED)
-        return self._harder(cell, problem)
-
-    def _harder(self, cell: _Cell, problem: Problem) -> Result:
-        """Not at once: counterexamples, then more effort."""
         if "proved" not in cell.said.values() and not cut_short(cell.obligation):
             found = self.refuter.counterexample(problem)
             if found is not None:
                 return self._refuted(cell, problem, found)
+        return self._harder(cell, problem)
+
+    def _harder(self, cell: _Cell, problem: Problem) -> Result:
         for name, session in self._sessions.items():
-            if cell.said[name] != "proved" and session.refutes_with_effort(problem.refutation):
-                cell.said[name] = "proved"
+            if cell.said.get(name) != "proved":
+                tries = (session.refutes, session.refutes_with_effort)
+                cell.said[name] = "proved" if any(t(problem.refutation) for t in tries) else "unknown"
         failed = [name for name, answer in cell.said.items() if answer != "proved"]
         if len(failed) < len(cell.said):
             return cell.result(Verdict.PROVED, UNBOUNDED, f"not by {', '.join(failed)}" if failed else "")
         scope = f"up to {self.options.largest} elements of each sort"
+        if cut_short(cell.obligation):
+            return cell.result(Verdict.UNKNOWN, UNBOUNDED, "it speaks of all numbers, so no finite scope decides it")
         return cell.result(Verdict.UNKNOWN, scope, f"no counterexample {scope}: an invariant may be missing")
 
     def _refuted(self, cell: _Cell, problem: Problem, found: Found) -> Result:

@@ -12,7 +12,7 @@ import z3
 from kvspec.proofs.translate import Translator
 from kvspec.spec.language.terms import Term
 
-QUICK, LONG = 3_000_000, 30_000_000
+QUICK, LONG = 3_000_000, 1_000_000
 
 
 def checked(solver: z3.Solver) -> bool | None:

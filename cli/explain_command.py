@@ -1,0 +1,218 @@
+"""``kvspec explain``: what a name of the specification means, in words and in notation, and whether it is proved."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvspec.cli.errors import fail_input
+from kvspec.cli.options import ForceOption, JsonOption
+from kvspec.cli.output import Exit, JsonFile, console, exit_for
+
+if TYPE_CHECKING:
+    from kvspec.proofs.verdicts import Result
+    from kvspec.spec.language import Chapter
+    from kvspec.spec.language.machine import Statement, TracedEvent
+
+NAME_HELP = "A chapter, event, invariant, theorem or loop; CHAPTER.NAME where several chapters have it."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that has a name."""
+
+    chapter: str
+    name: str
+    kind: str
+
+    @property
+    def full(self) -> str:
+        return self.chapter if self.kind == "chapter" else f"{self.chapter}.{self.name}"
+
+
+def explain(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP)],
+    prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove it now and say what came out.")] = True,
+    json: JsonOption = None,
+    force: ForceOption = False,
+) -> Exit:
+    """Say in words what the spec demands, and why."""
+    file = JsonFile(json, force=force)
+    told, results = [], []
+    for entry in _found(name):
+        lines = list(_lines(entry))
+        if prove:
+            mine = _results(entry)
+            lines.append(("proof", _verdicts(entry, mine)))
+            results += mine
+        told.append({"name": entry.full, "kind": entry.kind, "lines": [list(line) for line in lines]})
+        _show(entry, lines)
+    code = exit_for(r.verdict.value for r in results) if results else Exit.HOLDS
+    file.write("explain", {"entries": told}, exit=code)
+    return code
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def _entries() -> Iterator[Entry]:
+    from kvspec.spec import CHAPTERS, load
+
+    for chapter in CHAPTERS:
+        yield Entry(chapter, chapter, "chapter")
+        traced = load(chapter)
+        yield from (Entry(chapter, n, "event") for n in traced.event_names)
+        groups = {"axiom": traced.axioms, "invariant": traced.invariants, "theorem": traced.theorems}
+        for kind, statements in {**groups, "witness": traced.witnesses}.items():
+            yield from (Entry(chapter, s.name, kind) for s in statements if "." not in s.name)
+        yield from (Entry(chapter, before.name, "loop") for before, _ in traced.loops)
+
+
+def _found(name: str) -> list[Entry]:
+    entries = list(_entries())
+    found = [e for e in entries if name in (e.full, e.name)]
+    if not found:
+        near = difflib.get_close_matches(name, {n for e in entries for n in (e.name, e.full)}, n=3)
+        expected = f"perhaps {' or '.join(near)}" if near else "a chapter, event, invariant or theorem"
+        fail_input(f"nothing in the specification is called '{name}'", expected=expected)
+    return found
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def _lines(entry: Entry) -> Iterator[tuple[str, str]]:
+    from kvspec.spec import load
+
+    chapter = load(entry.chapter)
+    match entry.kind:
+        case "chapter":
+            yield from _about_chapter(chapter)
+        case "event":
+            yield from _about_event(chapter, chapter.event(entry.name))
+        case "loop":
+            yield from _about_loop(chapter, entry.name)
+        case _:
+            yield from _about_statement(chapter, entry)
+    yield "seed", _seed(chapter)
+
+
+def _about_chapter(chapter: Chapter) -> Iterator[tuple[str, str]]:
+    from kvspec.spec.language.prose import render_variable
+
+    yield "says", chapter.sentence
+    for variable in chapter.variables.values():
+        yield "state", render_variable(variable)
+    for name in chapter.event_names:
+        yield "event", f"{name}: {chapter.event(name).sentence}"
+    for kind, statements in (("invariant", chapter.invariants), ("theorem", chapter.theorems)):
+        for s in statements:
+            yield kind, f"{s.name}: {s.sentence}"
+
+
+def _about_event(chapter: Chapter, event: TracedEvent) -> Iterator[tuple[str, str]]:
+    from kvspec.spec.language.prose import render, render_effect, render_sort, unambiguous
+
+    names = unambiguous([*chapter.variables, *chapter.statics])
+    yield "says", event.sentence
+    yield "line", str(event.where)
+    for parameter in event.parameters:
+        yield "given", f"{parameter.data[0]}: {render_sort(parameter.sort)}"
+    for requirement in event.requires:
+        yield "requires", f"{render(requirement.term, names)}   ({requirement.where})"
+    for owed in event.owed:
+        yield "owes", f"to {owed.callee}: {render(owed.term, names)}"
+    for effect in event.effects:
+        yield "does", render_effect(effect, names)
+
+
+def _about_loop(chapter: Chapter, name: str) -> Iterator[tuple[str, str]]:
+    from kvspec.spec.language.prose import render, unambiguous
+
+    names = unambiguous([*chapter.variables, *chapter.statics])
+    parts = next(before for before, _ in chapter.loops if before.name == name)
+    yield "says", parts.sentence
+    yield "line", str(parts.where)
+    yield "step", parts.step
+    pieces = {"starts": parts.start, "keeps": parts.keep, "while": parts.again, "falls": parts.measure}
+    for label, term in {**pieces, "result": parts.result}.items():
+        yield label, render(term, names)
+
+
+def _about_statement(chapter: Chapter, entry: Entry) -> Iterator[tuple[str, str]]:
+    from kvspec.spec.language.prose import render, unambiguous
+
+    names = unambiguous([*chapter.variables, *chapter.statics])
+    statement = _statement(chapter, entry)
+    yield "says", statement.sentence
+    yield "line", str(statement.where)
+    if statement.after is not None:
+        yield "after", f"{statement.after} (in terms of the state before it)"
+    yield "formula", render(statement.term, names)
+    if entry.kind == "invariant":
+        yield "touched", ", ".join(_touching(chapter, statement)) or "by no event"
+
+
+def _statement(chapter: Chapter, entry: Entry) -> Statement:
+    groups = {"axiom": chapter.axioms, "invariant": chapter.invariants, "theorem": chapter.theorems}
+    statements = {**groups, "witness": chapter.witnesses}[entry.kind]
+    return next(s for s in statements if s.name == entry.name)
+
+
+def _touching(chapter: Chapter, statement: Statement) -> list[str]:
+    """Events that write what the statement reads."""
+    from kvspec.spec.language.terms import subterms
+
+    reads = {t.data for t in subterms(statement.term) if t.op == "state"}
+    return [n for n in chapter.event_names if reads & {e.path for e in chapter.event(n).effects}]
+
+
+def _seed(chapter: Chapter) -> str:
+    """The sections of the seed that the chapter's text names."""
+    text = sys.modules[chapter.cls.__module__].__doc__ or ""
+    found = re.search(r"\(seed ([^;:)]*)", text)
+    return "section " + ", ".join(re.findall(r"\d+(?:\.\d+)*", found[1])) if found else "not named"
+
+
+# -- proof -------------------------------------------------------------------------------------------------------------
+
+
+def _results(entry: Entry) -> list[Result]:
+    from kvspec.proofs.campaign import prove_units, units
+    from kvspec.proofs.prove import Options
+
+    only = {
+        "chapter": ["*"],
+        "event": [f"{entry.chapter}.{entry.name}/*", f"{entry.chapter}.{entry.name}->*"],
+        "loop": [f"{entry.chapter}.{entry.name}/*"],
+    }.get(entry.kind, [f"*/{entry.name}"])
+    work = units([entry.chapter], only)
+    return [result for _, results in prove_units(work, Options()) for result in results]
+
+
+def _verdicts(entry: Entry, results: list[Result]) -> str:
+    if not results:
+        return "a situation that some run must reach" if entry.kind == "witness" else "nothing to prove: it is assumed"
+    counts: dict[str, int] = {}
+    for r in results:
+        counts[r.verdict.value] = counts.get(r.verdict.value, 0) + 1
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    failed = [r.id for r in results if r.verdict.value != "proved"]
+    more = f" ({', '.join(failed)})" if failed else ""
+    return f"{told} of {len(results)}, for pools of any size, by z3{more}"
+
+
+def _show(entry: Entry, lines: list[tuple[str, str]]) -> None:
+    out = console()
+    out.print(f"{entry.full}   {entry.kind}", style="bold")
+    last = ""
+    for label, text in lines:
+        out.print(f"  {label if label != last else '':<10} {text}")
+        last = label
+    out.print()
