@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -49,12 +50,15 @@ class Events(Text):
         self.space |= {"replace": replace, "replace_map": replace_map, "reindex": reindex}
         self._checks: dict[str, list[tuple[Query, list[str], dict[Term, str]]]] = {}
         self._names: dict[str, Names] = {}
+        self._looked_up: dict[str, dict[Term, str]] = {}
 
     def prepare(self, event: TracedEvent, queries: Sequence[Query]) -> None:
         """Find the checks of an event; asks for the indexes that they need."""
         names = self._names[event.name] = Names(event)
         touches = Touches(event, names, self._fold)
+        self._cells = self._looked_up[event.name] = {}
         self._checks[event.name] = [self._planned(c) for c in touches.checks(queries)]
+        self._cells = None
 
     def _planned(self, check: Check) -> tuple[Query, list[str], dict[Term, str]]:
         known = {v: self.expr(t, {}) for v, t in check.known.items()}
@@ -88,6 +92,7 @@ class Events(Text):
             for query, clauses, found in self._checks[event.name]
             for line in nest(clauses, f"raise InvariantError({event_name}, {arguments}, {self._broken(query, found)})")
         ]
+        asking = self._look_up(self._looked_up[event.name], asking) + asking
         used = "\n".join(asking)
         changes = [line for i, e in enumerate(event.effects) for line in self._effect(e, i, env, names, used)]
         for term, name in list(names.of.items()):
@@ -96,6 +101,18 @@ class Events(Text):
         lines = self._lines + changes + asking
         self._hoist = None
         return self._define(event.name, [env[p] for p in event.parameters], lines)
+
+    def _look_up(self, cells: Mapping[Term, str], asking: Sequence[str]) -> list[str]:
+        """The lines that look up each cell once, after the changes."""
+        used = " ".join(asking)
+        texts = []
+        hoist, self._hoist = self._hoist, None
+        for cell, name in cells.items():
+            if re.search(rf"\b{name}\b", used):
+                text = self.set_value(cell, {}) if isinstance(cell.sort, SetSort) else self.expr(cell, {})
+                texts.append(f"{name} = {text}")
+        self._hoist = hoist
+        return texts
 
     def _scalar(self, term: Term, env: Mapping[Term, str], names: Names) -> str:
         """The text of a scalar in the state before the event, computed once under its name."""

@@ -46,6 +46,11 @@ def literals(term: Term) -> Iterable[Term]:
         yield term
 
 
+def _is_known_cell(t: Term) -> bool:
+    """A look-up in a state variable by names only."""
+    return t.op == "get" and t.args[0].op == "state" and all(k.op in ("py", "static", "zero") for k in t.args[1:])
+
+
 class Text:
     """Writes Python text for terms; keeps the names that the text uses."""
 
@@ -66,6 +71,8 @@ class Text:
         self._hoist: dict[Term, str] | None = None
         self._lines: list[str] = []
         self._parameters: frozenset[Term] = frozenset()
+        self._cells: dict[Term, str] | None = None
+        """Cells that the checks of an event read, each looked up once."""
 
     def fresh(self, hint: str) -> str:
         return f"{hint}_{next(self._fresh)}"
@@ -78,6 +85,9 @@ class Text:
     # -- expressions ---------------------------------------------------------------------------------------------
 
     def expr(self, t: Term, env: Mapping[Term, str]) -> str:
+        """The text of a scalar or of a statement."""
+        if self._cells is not None and _is_known_cell(t):
+            return self._cells.setdefault(t, f"g{len(self._cells)}")
         if self._hoist is not None and t.op in ("get", "call") and isinstance(t.sort, Sort) and self._ground(t, env):
             if t not in self._hoist:
                 text = self._expr(t, env)
@@ -174,6 +184,8 @@ class Text:
 
     def set_value(self, s: Term, env: Mapping[Term, str]) -> str:
         """The set itself, not to be changed."""
+        if self._cells is not None and _is_known_cell(s):
+            return self._cells.setdefault(s, f"g{len(self._cells)}")
         match s.op:
             case "set_empty":
                 return "EMPTY"
