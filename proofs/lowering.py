@@ -400,6 +400,10 @@ class Lowering:
             case "get" if term.args[0].op == "map_lambda":
                 m = term.args[0]
                 return self.cases(T.substitute(m.args[0], dict(zip(m.data, term.args[1:], strict=True))))
+            case "get" if term.args[0].op == "ite":
+                condition, yes, no = term.args[0].args
+                both = (T.make("get", (m, *term.args[1:]), term.sort) for m in (yes, no))
+                return self.cases(T.make("ite", (condition, *both), term.sort))
         name, args = self._symbol(term)
         return self._opaque_cases(name, args, cast(Sort, term.sort))
 
@@ -427,8 +431,9 @@ class Lowering:
     def _field(self, term: Term) -> Term:
         case, number = term.data
         options = [(c, f[number]) for c, n, f in self.cases(term.args[0]) if n == case]
-        value: Term = options[-1][1]
-        for condition, other in reversed(options[:-1]):
+        sort = cast(Sort, term.sort)
+        value = options.pop()[1] if options else atom(f"no_field.{sort.name}", (), sort)
+        for condition, other in reversed(options):
             value = T.ite(condition, other, value)
         return value
 
