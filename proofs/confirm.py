@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvspec.model.concrete import NotEnabled, State, evaluate, fire, initial
@@ -86,11 +87,20 @@ def instance(statement: Term, situation: Decoded, state: State) -> dict[str, Any
             bad = (a for a in statement.args if not evaluate(a, situation.structure, state, values))
             statement = next(bad, T.TRUE)
         elif statement.op == "forall":
-            for xs in situation.structure.tuples(tuple(v.sort for v in statement.data)):
-                trial = {**values, **dict(zip(statement.data, xs, strict=True))}
-                if not evaluate(statement.args[0], situation.structure, state, trial):
-                    break
-            shown |= {v.data[0]: x for v, x in zip(statement.data, xs, strict=True)}
-            values, statement = trial, statement.args[0]
+            values |= _falsifying(statement, situation, state, values)
+            shown |= {v.data[0]: values[v] for v in statement.data}
+            statement = statement.args[0]
         else:
             return shown
+
+
+def _falsifying(statement: Term, situation: Decoded, state: State, values: Mapping[Term, Any]) -> dict[Term, Any]:
+    """Values of the bound variables for which the body is false: those of the situation, if it names them."""
+    if all(v in values for v in statement.data):
+        return {}
+    found: dict[Term, Any] = {}
+    for xs in situation.structure.tuples(tuple(v.sort for v in statement.data)):
+        found = dict(zip(statement.data, xs, strict=True))
+        if not evaluate(statement.args[0], situation.structure, state, {**values, **found}):
+            break
+    return found

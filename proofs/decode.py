@@ -46,7 +46,8 @@ class Decoder:
         for static in self.chapter.statics.values():
             sort = static.result
             if not static.arguments and isinstance(sort, Sort) and sort.kind == "id":
-                names.setdefault((sort.name, self._number(static.name, (), sort)), static.path[-1])
+                name = static.name if static.path[-1] in names.values() else static.path[-1]
+                names.setdefault((sort.name, self._number(static.name, (), sort)), name)
         for sort in self.chapter.sorts.values():
             if sort.kind == "id":
                 others = [i for i in range(self.sizes[sort.name]) if (sort.name, i) not in names]

@@ -46,6 +46,11 @@ def describe(chapter: Chapter, obligation: Obligation, situation: Decoded, searc
     return Report(tuple(lines), size(chapter, shown), reached, data)
 
 
+def write_scenario(report: Report) -> str:
+    """The counterexample as a scenario that ``kvspec run`` takes; empty where it cannot be written as one."""
+    return report.scenario or ""
+
+
 def size(chapter: Chapter, situation: Decoded) -> str:
     """How many elements of each sort there are."""
     counts = [(name, len(all)) for name, all in situation.structure.carriers.items() if name in chapter.sorts]

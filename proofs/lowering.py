@@ -401,9 +401,9 @@ class Lowering:
                 m = term.args[0]
                 return self.cases(T.substitute(m.args[0], dict(zip(m.data, term.args[1:], strict=True))))
             case "get" if term.args[0].op == "ite":
-                condition, yes, no = term.args[0].args
-                both = (T.make("get", (m, *term.args[1:]), term.sort) for m in (yes, no))
-                return self.cases(T.make("ite", (condition, *both), term.sort))
+                first, *maps = term.args[0].args
+                both = (T.make("get", (m, *term.args[1:]), term.sort) for m in maps)
+                return self.cases(T.make("ite", (first, *both), term.sort))
         name, args = self._symbol(term)
         return self._opaque_cases(name, args, cast(Sort, term.sort))
 

@@ -79,7 +79,9 @@ class ChapterObligations:
             yield from self._loop(before)
 
     def _initial(self) -> Iterator[Obligation]:
-        axioms = tuple((s.name, s.term) for s in self.chapter.axioms)
+        numbers = {f"{v.name}_natural" for v in self.chapter.variables.values()}
+        statements = (*self.chapter.axioms, *(s for s in self.own if s.name in numbers))
+        axioms = tuple((s.name, s.term) for s in statements)  # what no init sets holds a value of its sort, too
         where = SourceLine(*self.chapter.where)
         yield Obligation(
             f"{self.name}.init/can_start", self.name, "init", "can_start", "what is assumed can be true", where, axioms,
