@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvspec.model.concrete import State, Variant, evaluate
@@ -145,21 +146,28 @@ class _Teller:
         return {t.data for term in terms for t in T.subterms(term) if t.op == op}
 
     def _live_state(self) -> dict[Path, set[Any] | None]:
-        """Of the mentioned variables, the keys that any hypothesis or the step looks at; None for all."""
-        watched: State = {p: _Watched(v) if isinstance(v, dict) else v for p, v in self.situation.state.items()}
-        self._look(watched)
-        return {p: _read(watched.get(p)) for p in self.chapter.variables if p in self._mentioned("state")}
+        """Of the mentioned variables, the keys that any hypothesis or the statement looks at; None for all."""
+        watched = _watched(self.situation.state)
+        o = self.obligation
+        self._look([*(t for _, t in o.hypotheses), o.goal], replace(self.situation, state=watched))
+        mentioned = self._mentioned("state")
+        return {p: _read(watched.get(p)) for p in self.chapter.variables if p in mentioned}
 
     def _live_statics(self) -> dict[Path, set[Any] | None]:
-        return {p: None for p in self.chapter.statics if p in self._mentioned("static")}
+        """Of the mentioned statics, the arguments that the step or the statement looks at."""
+        watched = _watched(self.situation.structure.statics)
+        structure = replace(self.situation.structure, statics=watched)
+        event = self.obligation.event
+        terms = [self.obligation.goal, *(r.term for r in (event.requires if event is not None else ()))]
+        self._look(terms, replace(self.situation, structure=structure))
+        mentioned = self._mentioned("static")
+        return {p: _read(watched.get(p)) for p in self.chapter.statics if p in mentioned}
 
-    def _look(self, state: State) -> None:
-        o = self.obligation
-        terms: list[Term] = [t for _, t in o.hypotheses]
-        terms += [o.goal]
+    @staticmethod
+    def _look(terms: Iterable[Term], situation: Decoded) -> None:
         for t in terms:
             try:
-                evaluate(t, self.situation.structure, state, self.situation.values)
+                evaluate(t, situation.structure, situation.state, situation.values)
             except (TypeError, KeyError):
                 continue
 
@@ -196,6 +204,10 @@ class _Teller:
         return "; ".join(told)
 
 
+def _watched(values: Mapping[Path, Any]) -> dict[Path, Any]:
+    return {p: _Watched(v) if isinstance(v, dict) else v for p, v in values.items()}
+
+
 def _read(value: Any) -> set[Any] | None:
     return value.read if isinstance(value, _Watched) else None
 
@@ -217,6 +229,8 @@ def _truths(name: str, value: Any, keys: set[Any] | None) -> Iterator[str]:
             yield f"{name} = {show(value)}"
         return
     for key, entry in value.items():
+        if keys is not None and key not in keys:
+            continue
         inside = ", ".join(show(k) for k in key) if isinstance(key, tuple) else show(key)
         if entry is True and not (isinstance(key, tuple) and len(set(key)) == 1):
             yield f"{name}({inside})"

@@ -79,7 +79,8 @@ class _Searcher:
         self.events = [own if own is not None and own.name == n else chapter.event(n) for n in names]
 
     def search(self) -> Search:
-        start = initial(self.chapter, self.structure)
+        # What no init sets is arbitrary, so it may as well be what the counterexample has.
+        start = {**self.situation.state, **initial(self.chapter, self.structure)}
         queue: deque[tuple[State, tuple[Step, ...]]] = deque([(start, ())])
         seen = {freeze(start)}
         while queue:
