@@ -14,8 +14,7 @@ from kvspec.model.workload import Request
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Millions of long-lived small objects and hardly a cycle: the cyclic collector would find nothing, again and
-    again. `JudgedReplay` collects at each whole comparison instead."""
+    """Millions of small objects and hardly a cycle: the cyclic collector would find nothing, again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -83,5 +82,4 @@ class JudgedReplay:
 
     def _sweep(self) -> None:
         self.acceptor.sweep()
-        gc.collect()
         self.sweeps += 1

@@ -172,7 +172,7 @@ class Request:
                 self._extend(chains, size)
             return self._chains[index]
         parent = self._chains[index - 1] if index else NOTHING
-        return chains.intern(parent, self.context, self.tokens[index * size : end].tobytes())
+        return chains.part(parent, self.context, self.tokens[index * size : end].tobytes())
 
     def _extend(self, chains: Chains, size: int) -> None:
         at = len(self._chains)
@@ -222,6 +222,7 @@ class Pool:
         self.entry: dict[Chain, int] = state[ENTRY]
         self._size: dict[str, int] = state[("size",)]
         self._table: dict[tuple[str, int], int] = state[("table",)]
+        self._text: dict[tuple[str, int], Chain] = state[("text",)]
         self._users: dict[int, int] = {}
         self._outside: dict[int, int] = {}
 
@@ -307,6 +308,7 @@ class Pool:
 
     def evict(self, key: Chain) -> None:
         self.fire["evict"](key)
+        self.entry.pop(key, None)  # nobody reads where a key led that is not in the cache
 
     def write(self, seq: str, count: int) -> None:
         """Compute the next `count` tokens, block by block."""
@@ -341,7 +343,10 @@ class Pool:
 
     def forget(self, seq: str) -> None:
         """Release everything; the sequence is gone."""
+        size = self.size(seq)
         self.drop_to(seq, 0)
+        for index in range(size):  # nobody reads cells behind the end of a table
+            del self._table[seq, index], self._text[seq, index]
         del self.requests[seq]
 
     def fork(self, parent: str, child: str) -> None:

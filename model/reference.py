@@ -261,8 +261,8 @@ class ModelTarget:
             self._random.shuffle(idle)
         for chain in idle[:num_blocks]:
             del self._published[chain]
-            pool.evict(chain)
             self._events.append(CacheEvent("removed", _key(chain), pool.entry[chain]))
+            pool.evict(chain)
         return min(num_blocks, len(idle))
 
     def _copy(self, seq: str, index: int) -> None:

@@ -23,7 +23,7 @@ class Chain:
         parent: the full block before, or `NOTHING`.
         tokens: this block's tokens as int64 bytes.
         depth: the number of blocks before.
-        number: order of creation, for printing.
+        number: order of creation among the chains that are remembered.
     """
 
     __slots__ = ("context", "depth", "full", "number", "parent", "tokens")
@@ -35,7 +35,7 @@ class Chain:
         self.depth, self.full, self.number = depth, full, number
 
     def __repr__(self) -> str:
-        return "[" + " ".join(map(str, chain_tokens(self))) + "]" if self.number else "[]"
+        return "[" + " ".join(map(str, chain_tokens(self))) + "]"
 
 
 NOTHING: Final = Chain(None, None, b"", 0, False, 0)
@@ -75,6 +75,12 @@ class Chains:
             chain = Chain(parent, context, tokens, depth, full, len(self._known) + 1)
             self._known[key] = chain
         return chain
+
+    def part(self, parent: Chain, context: Context, tokens: bytes) -> Chain:
+        """The chain of a block that is not full, not remembered: no key, no parent and so no comparison needs it to be
+        the same object again."""
+        depth = 0 if parent is NOTHING else parent.depth + 1
+        return Chain(parent, context, tokens, depth, False, 0) if tokens else NOTHING
 
     def statics(self, num_blocks: int) -> dict[Path, Any]:
         """The static words of the chapter `sequences`, for a pool of this size."""
