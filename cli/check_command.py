@@ -57,7 +57,7 @@ class _Job:
 
         self.began = time.perf_counter()
         self.out = console()
-        self.proofs = ProofRun(list(CHAPTERS), ("z3",), [], 0)
+        self.proofs = ProofRun(list(CHAPTERS), ("z3",))
         self.parts: list[dict[str, object]] = []
         self.cases: list[Case] = []
         self._exits: list[Exit] = []

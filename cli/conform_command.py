@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,7 +10,7 @@ import typer
 
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
-from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
 from kvspec.cli.targets import MakeTarget, load_target
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
@@ -149,8 +148,6 @@ def scenario_text(violation: FoundViolation, comment: str = "") -> str:
 
 def _save(folder: Path, name: str, violation: FoundViolation, seed: int) -> Path:
     """Write the scenario into a new file of the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"[^\w.-]+", "_", f"{name}.{violation.family}.{violation.rule}")
     comment = "\n".join(
         [
             f"{name}: {violation.family}/{violation.rule} at the last operation",
@@ -158,19 +155,7 @@ def _save(folder: Path, name: str, violation: FoundViolation, seed: int) -> Path
             f"found by kvspec conform {name} --seed {seed}",
         ]
     )
-    text = scenario_text(violation, comment)
-    number = 1
-    while True:
-        path = folder / (f"{stem}.kv" if number == 1 else f"{stem}.{number}.kv")
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-                return path
-            number += 1
-        else:
-            return path
+    return save_text(folder, f"{name}.{violation.family}.{violation.rule}", ".kv", scenario_text(violation, comment))
 
 
 # -- a scenario instead -----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,11 +13,12 @@ import typer
 from kvspec.cli import prove_report as report
 from kvspec.cli.errors import fail_input
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
-from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
 
 if TYPE_CHECKING:
     from kvspec.proofs.verdicts import Result
 
+COUNTEREXAMPLES = Path("counterexamples")
 CHAPTERS_HELP = "Only these chapters, separated by commas."
 ONLY_HELP = "Only cells named EVENT/INVARIANT (or a whole id; * stands for anything). May be given several times."
 SOLVER_HELP = "Who has to prove each cell: z3, cvc5, or both."
@@ -27,6 +29,7 @@ def prove(
     only: Annotated[list[str] | None, typer.Option("--only", metavar="EVENT/INVARIANT", help=ONLY_HELP)] = None,
     solver: Annotated[str, typer.Option("--solver", metavar="NAME,...", help=SOLVER_HELP)] = "z3",
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0 means as many as are of use.")] = 0,
+    save: Annotated[Path, typer.Option(metavar="DIR", help="Where counterexamples go.")] = COUNTEREXAMPLES,
     json: JsonOption = None,
     junit: JunitOption = None,
     force: ForceOption = False,
@@ -34,7 +37,9 @@ def prove(
     """Prove every obligation of the spec, for pools of any size."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
     chapters, solvers = _chapters(chapter), _solvers(solver)
-    run = ProofRun(chapters, solvers, only or [], jobs)
+    if save.exists() and not save.is_dir():
+        fail_input(f"'{save}' is a file", where="--save", expected="a folder")
+    run = ProofRun(chapters, solvers, only or [], jobs, save)
 
     def finish(complete: bool = False) -> None:
         run.show(complete)
@@ -71,9 +76,17 @@ def _solvers(text: str) -> tuple[str, ...]:
 class ProofRun:
     """The work, and what has come out of it so far."""
 
-    def __init__(self, chapters: list[str], solvers: tuple[str, ...], only: Sequence[str], jobs: int) -> None:
+    def __init__(
+        self,
+        chapters: list[str],
+        solvers: tuple[str, ...],
+        only: Sequence[str] = (),
+        jobs: int = 0,
+        save: Path = COUNTEREXAMPLES,
+    ) -> None:
         from kvspec.proofs.campaign import units
 
+        self.save = save
         self.chapters, self.solvers = chapters, solvers
         self.began = time.perf_counter()
         self.units = units(chapters, only)
@@ -107,17 +120,26 @@ class ProofRun:
         from kvspec.proofs.campaign import sentence
 
         out = console()
+        saved = self._saved()
         for name in self.chapters:
             mine = [r for r in self.results if r.chapter == name]
             if self.only:
                 for r in mine:
                     out.print(report.line(r), style=report.style(r))
-                report.show_failures(out, mine)
+                report.show_failures(out, mine, saved)
             elif mine:
-                report.show_chapter(out, name, sentence(name), mine)
+                report.show_chapter(out, name, sentence(name), mine, saved)
         if not complete:
             out.print("interrupted; what follows is what was done until then", style="yellow")
         out.print(report.summary(self.results, time.perf_counter() - self.began, self.solvers), style="bold")
+
+    def _saved(self) -> dict[str, Path]:
+        """Counterexamples as files, by the id of what they refute."""
+        found = {}
+        for r in self.results:
+            if r.counterexample is not None and r.counterexample.scenario:
+                found[r.id] = save_text(self.save, r.id.replace("->", "."), ".kv", r.counterexample.scenario)
+        return found
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from kvspec.proofs.verdicts import Result, Verdict
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -31,7 +33,9 @@ def mark(verdict: Verdict) -> str:
     return fine
 
 
-def show_chapter(console: Console, name: str, sentence: str, results: Sequence[Result]) -> None:
+def show_chapter(
+    console: Console, name: str, sentence: str, results: Sequence[Result], saved: Mapping[str, Path]
+) -> None:
     """The matrix of a chapter and what has to be said beside it."""
     console.print(f"{name}: {sentence}", style="bold")
     invariants = list(dict.fromkeys(r.column for r in results if r.kind == "invariant"))
@@ -45,7 +49,7 @@ def show_chapter(console: Console, name: str, sentence: str, results: Sequence[R
         if r.kind in ("theorem", "loop"):
             console.print(line(r), style=style(r))
     console.print()
-    show_failures(console, results)
+    show_failures(console, results, saved)
 
 
 def _matrix(rows: Sequence[str], invariants: Sequence[str], results: Sequence[Result]) -> Table:
@@ -88,16 +92,16 @@ def line(r: Result) -> str:
     return f"{says}  ({r.verdict.value}, {r.scope}{by}, {r.seconds:.2f} s{note})"
 
 
-def show_failures(console: Console, results: Iterable[Result]) -> None:
+def show_failures(console: Console, results: Iterable[Result], saved: Mapping[str, Path]) -> None:
     """Every cell that is not proved, with its counterexample; and those that only one solver proved."""
     for r in results:
         if r.verdict is not Verdict.PROVED:
-            _show_failure(console, r)
+            _show_failure(console, r, saved.get(r.id))
         elif r.note:
             console.print(line(r))
 
 
-def _show_failure(console: Console, r: Result) -> None:
+def _show_failure(console: Console, r: Result, saved: Path | None) -> None:
     found = r.counterexample
     parts = [f"{r.row} / {r.column}", r.verdict.value.upper(), r.scope if found is None else found.size]
     parts += [f"{r.seconds:.2f} s"]
@@ -105,6 +109,7 @@ def _show_failure(console: Console, r: Result) -> None:
     console.print("   ".join(parts), style=style(r))
     lines = [("note", r.note)] if r.note else []
     lines += list(found.lines) if found is not None else [("says", r.sentence), ("at", r.where)]
+    lines += [("run it", f"kvspec run {saved}")] if saved is not None else []
     for label, text in lines:
         console.print(f"  {label:<8} {text}")
     console.print()

@@ -44,12 +44,26 @@ def describe(chapter: Chapter, obligation: Obligation, situation: Decoded, searc
         "arguments": [plain(shown.values[p]) for p in obligation.event.parameters] if obligation.event else [],
     }  # fmt: skip
     reached = None if search.run is None else len(search.run.steps)
-    return Report(tuple(lines), size(chapter, shown), reached, data)
+    return Report(tuple(lines), size(chapter, shown), reached, data, write_scenario(chapter, obligation, situation))
 
 
-def write_scenario(report: Report) -> str:
-    """The counterexample as a scenario that ``kvspec run`` takes; empty where it cannot be written as one."""
-    return report.scenario or ""
+def write_scenario(chapter: Chapter, obligation: Obligation, situation: Decoded) -> str | None:
+    """The counterexample as a scenario that ``kvspec run`` takes; None where there is no step to run.
+
+    It is the situation that refutes, not the one that a run from the start reached: that may break more.
+    """
+    event = obligation.event
+    if event is None or obligation.kind not in ("invariant", "call", "theorem"):
+        return None
+    from kvspec.model.scenario import BrokenInvariant, write_event_scenario  # read where a cell is refuted, only
+
+    arguments = [situation.values[p] for p in event.parameters]
+    broken = BrokenInvariant(obligation.column.removeprefix("->"))
+    comment = f"{obligation.id}\n{obligation.sentence}"
+    return write_event_scenario(
+        obligation.chapter, chapter, situation.structure, situation.state, [(event.name, arguments)], [broken],
+        comment=comment,
+    )  # fmt: skip
 
 
 def size(chapter: Chapter, situation: Decoded) -> str:
