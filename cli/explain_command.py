@@ -18,7 +18,7 @@ from kvspec.cli.output import Exit, JsonFile, console, exit_for
 if TYPE_CHECKING:
     from kvspec.proofs.verdicts import Result
     from kvspec.spec.language import Chapter
-    from kvspec.spec.language.machine import Statement, TracedEvent
+    from kvspec.spec.language.traced import Statement, TracedEvent
 
 NAME_HELP = "A chapter, event, invariant, theorem or loop; CHAPTER.NAME where several chapters have it."
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kvspec.spec.language.machine import Chapter, Requirement, TracedEvent
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import MapSort, Path, SetSort, Sort, Term, subterms
+from kvspec.spec.language.traced import Requirement, TracedEvent
 
 
 class Variant(NamedTuple):

@@ -16,7 +16,7 @@ from kvspec.proofs.problems import Group, grouped
 from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Result
 from kvspec.spec import CHAPTERS, load
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from kvspec.model.concrete import NotEnabled, State, evaluate, fire, initial
 from kvspec.proofs.decode import Decoded
 from kvspec.proofs.obligations import Obligation
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Term
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvspec.model.concrete import State, Structure, Variant, bare
 from kvspec.proofs.finite import Cell, Model, Scope
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import BOOL, NAT, AnySort, MapSort, Path, SetSort, Sort, Term
 
 

@@ -14,7 +14,7 @@ from kvspec.proofs.obligations import Obligation
 from kvspec.proofs.runs import Search, Step
 from kvspec.proofs.verdicts import Report
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path, Term
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import BOOL, NAT, MapSort, SetSort, Sort, Term
 
 Cases = list[tuple[Term, str, tuple[Term, ...]]]

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kvspec.spec.language import terms as T
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.errors import SourceLine
-from kvspec.spec.language.machine import Chapter, LoopParts, Statement, TracedEvent
 from kvspec.spec.language.terms import Path, SetSort, Sort, Term
+from kvspec.spec.language.traced import LoopParts, Statement, TracedEvent
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from kvspec.model.concrete import ABSENT, NotEnabled, State, Structure, fire, in
 from kvspec.proofs.confirm import violated
 from kvspec.proofs.decode import Decoded
 from kvspec.proofs.obligations import Obligation
-from kvspec.spec.language.machine import Chapter, TracedEvent
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import AnySort, MapSort, SetSort, Term
+from kvspec.spec.language.traced import TracedEvent
 
 Step = tuple[TracedEvent, tuple[Any, ...]]
 

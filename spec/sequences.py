@@ -137,7 +137,6 @@ class Sequences(Machine):
         index = self.depth(chain)
         block = self.table[seq, index]
         require(index < self.size[seq])
-        require(chain != self.cache.nothing)
         require(self.cache.covers(chain, self.text[seq, index]))
         require(self.follows(seq, index, chain))
         require(
@@ -151,7 +150,6 @@ class Sequences(Machine):
     @event
     def truncate(self, seq: Seq, index: Index, chain: Chain) -> None:
         """Tokens at the end are taken back (rejected draft tokens): in this block only the given chain remains."""
-        require(index < self.size[seq])
         require(self.cache.covers(self.text[seq, index], chain))
         require(self.cache.covers(self.cache.content[self.table[seq, index]], chain))
         require(

@@ -15,7 +15,7 @@ from typing import Any
 from kvspec.model.compiled.events import Broken, Events, InvariantError, StepError, replace, replace_map
 from kvspec.model.compiled.text import Carrier, default
 from kvspec.model.compiled.touch import violations
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Term
 
 __all__ = ["Broken", "Carrier", "Compiled", "InvariantError", "StepError"]

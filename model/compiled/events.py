@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 from kvspec.model.compiled.text import Text, default_text
 from kvspec.model.compiled.touch import Check, Names, Query, Touches
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Effect, Requirement, Statement, TracedEvent
 from kvspec.spec.language.terms import MapSort, SetSort, Sort, Term
+from kvspec.spec.language.traced import Effect, Requirement, Statement, TracedEvent
 
 
 class Broken(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from kvspec.model.concrete import ABSENT
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path, Sort, Term
 
 Carrier = Callable[[], Iterable[Any]]

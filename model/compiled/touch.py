@@ -14,8 +14,8 @@ from typing import Any
 
 from kvspec.model.compiled.text import literals
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Effect, Statement, TracedEvent
 from kvspec.spec.language.terms import BOOL, MapSort, Path, SetSort, Term
+from kvspec.spec.language.traced import Effect, Statement, TracedEvent
 
 
 @dataclass(frozen=True)

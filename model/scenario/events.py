@@ -23,8 +23,9 @@ from kvspec.model.scenario.run import LineResult, ScenarioResult, Verdict, worst
 from kvspec.model.scenario.write import atom, comment_lines, format_item, pool_line, word
 from kvspec.model.world import NOTHING, Chain, Chains, chain_tokens, covers
 from kvspec.spec.language import Chapter
-from kvspec.spec.language.machine import Machine, TracedEvent
+from kvspec.spec.language.machine import Machine
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
+from kvspec.spec.language.traced import StaticSymbol, TracedEvent
 
 _NO_WORD: Final = re.compile(r"[^A-Za-z0-9_.\-]+")
 MAX_BLOCKS: Final = 64
@@ -224,6 +225,8 @@ class _Words:
         for path, symbol in self.chapter.statics.items():
             if symbol.arguments and isinstance(statics.get(path), frozenset):
                 statics[path] = _relation(statics[path])
+            elif symbol.arguments and isinstance(symbol.result, SetSort) and isinstance(statics.get(path), dict):
+                statics[path] = _sets(statics[path])
             if path not in statics:
                 self._fail(0, f"nothing says what '{symbol.name}' is", "a line for it in given")
         nothing = next((v for p, v in statics.items() if p[-1] == "nothing"), NOTHING)
@@ -272,6 +275,8 @@ class _Words:
             if key in table:
                 self._fail(number, f"'{fact.name}' for the same key twice", "one line for each")
             table[key] = self._value(number, fact, sort.value)
+        elif isinstance(sort, MapSort) and isinstance(sort.value, SetSort) and not fact.values:
+            values.setdefault(path, {})  # a map of sets that are all empty
         else:
             form = "NAME KEY: VALUES" if isinstance(sort, MapSort) else "NAME VALUES, without a colon"
             self._fail(number, f"a line for '{fact.name}'", f"the form {form}")
@@ -389,11 +394,16 @@ def _relation(rows: frozenset[Any]) -> Callable[..., bool]:
     return lambda *arguments: bare(arguments) in rows
 
 
-def _as_state(symbol: Any) -> AnySort:
+def _sets(rows: Mapping[Any, frozenset[Any]]) -> Callable[..., frozenset[Any]]:
+    """A static function to sets, empty where nothing is said."""
+    return lambda *arguments: rows.get(bare(arguments), frozenset())
+
+
+def _as_state(symbol: StaticSymbol) -> AnySort:
     """The sort of a state variable that would hold a static word."""
-    if not symbol.arguments:
-        return symbol.result  # type: ignore[no-any-return]
-    if symbol.result.kind == "bool":
+    if not symbol.arguments or isinstance(symbol.result, MapSort):
+        return symbol.result
+    if isinstance(symbol.result, Sort) and symbol.result.kind == "bool":
         return SetSort(symbol.arguments)
     return MapSort(symbol.arguments, symbol.result)
 
@@ -508,7 +518,7 @@ def _abstract(structure: Structure) -> bool:
     return any(not isinstance(c, Chain) for c in structure.carriers.get("Chain", ()))
 
 
-def _table(structure: Structure, path: Path, symbol: Any, is_relation: bool) -> Any:
+def _table(structure: Structure, path: Path, symbol: StaticSymbol, is_relation: bool) -> Any:
     """A static function as a dict, a relation as a set."""
     rows = {bare(xs): structure.apply(path, xs) for xs in structure.tuples(symbol.arguments)}
     return {x for x, yes in rows.items() if yes is True} if is_relation else rows

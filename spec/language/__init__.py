@@ -1,27 +1,24 @@
 """The vocabulary of the specification: sorts, sets, maps, statements, events and invariants."""
 
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.errors import SourceLine, SpecError
 from kvspec.spec.language.machine import (
-    Chapter,
     Ghost,
     Loop,
     Machine,
     Static,
     axiom,
     event,
-    inherit,
     init,
     invariant,
     loop,
-    old,
     refines,
-    require,
     theorem,
     use,
     use_each,
-    when,
     witness,
 )
+from kvspec.spec.language.tracing import inherit, old, require, when
 from kvspec.spec.language.values import (
     Bool,
     Id,

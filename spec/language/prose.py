@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Effect, Variable
 from kvspec.spec.language.terms import MapSort, Path, SetSort, Sort, Term
+from kvspec.spec.language.traced import Effect, Variable
 
 Names = Callable[[Path], str]
 

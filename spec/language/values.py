@@ -347,12 +347,12 @@ def bound(rule: Callable[..., Any], sorts: tuple[Sort, ...]) -> tuple[Term, ...]
     return tuple(T.variable(n, s) for n, s in zip(names, sorts, strict=True))
 
 
-_sort_view: list[Callable[[Sort], Sort]] = []
+sort_views: list[Callable[[Sort], Sort]] = []
 
 
 def sort_of(cls: type[Value]) -> Sort:
     """The sort that a class names, as seen by the chapter that is being read (an instance may have replaced it)."""
-    return _sort_view[-1](cls.sort) if _sort_view else cls.sort
+    return sort_views[-1](cls.sort) if sort_views else cls.sort
 
 
 _classes: dict[str, type[Value]] = {"bool": Bool, "nat": Nat}

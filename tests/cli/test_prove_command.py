@@ -20,7 +20,7 @@ from kvspec.proofs.verdicts import Result
 from kvspec.spec import load
 from kvspec.spec.language import Chapter
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.machine import Requirement
+from kvspec.spec.language.traced import Requirement
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Verdict
 from kvspec.spec import load
 from kvspec.spec.language import Chapter
-from kvspec.spec.language.machine import Owed, Statement, TracedEvent
+from kvspec.spec.language.traced import Owed, Statement, TracedEvent
 
 CHAPTERS = ("keys", "slots", "handles", "free_list", "usage", "lru")
 WITH_EVENTS = tuple(name for name in CHAPTERS if load(name).event_names)

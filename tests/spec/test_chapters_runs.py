@@ -10,7 +10,7 @@ import pytest
 
 from kvspec.model.concrete import NotEnabled, State, Structure, Variant, evaluate, fire, initial
 from kvspec.spec import load
-from kvspec.spec.language.machine import Chapter
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path
 
 BLOCKS: Mapping[Path, Any] = {("padding",): 0, ("usable",): {1, 2}}

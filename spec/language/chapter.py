@@ -1,0 +1,255 @@
+"""A chapter as readings see it: variables, events, invariants and theorems, with those of the chapters inside it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from kvspec.spec.language import terms as T
+from kvspec.spec.language.errors import SourceLine, SpecError
+from kvspec.spec.language.machine import (
+    Axiom,
+    Declared,
+    Event,
+    Init,
+    Instance,
+    Invariant,
+    LoopDeclaration,
+    Machine,
+    StateSlot,
+    StaticSlot,
+    Theorem,
+    Witness,
+)
+from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
+from kvspec.spec.language.traced import (
+    LoopParts,
+    Statement,
+    StaticSymbol,
+    TracedEvent,
+    Variable,
+    holds_nat,
+    natural,
+)
+from kvspec.spec.language.tracing import Scope, Trace
+from kvspec.spec.language.values import lift, wrap
+
+X = TypeVar("X")
+
+
+class Chapter:
+    """A chapter, traced: what every reading works on."""
+
+    def __init__(self, cls: type[Machine]) -> None:
+        self.cls = cls
+        self.variables: dict[Path, Variable] = {}
+        self.statics: dict[Path, StaticSymbol] = {}
+        self._instances: list[tuple[Instance, Scope, tuple[Sort, ...]]] = []
+        self.blank = Trace(self, {}, "statement")
+        self._collect(Scope(self.blank, cls, (), (), ()), ())
+        self.env = {p: T.make("state", (), v.sort, p) for p, v in self.variables.items()}
+        self.sorts = self._all_sorts()
+        self._events: dict[str, TracedEvent] = {}
+
+    @property
+    def sentence(self) -> str:
+        return (inspect.getdoc(self.cls) or "").split("\n\n")[0].replace("\n", " ")
+
+    def _collect(self, scope: Scope, index: tuple[Sort, ...]) -> None:
+        for name, slot in list(vars(scope.cls).items()):
+            path = (*scope.path, name)
+            if isinstance(slot, StateSlot):
+                self.variables[path] = Variable(path, _indexed(scope.view(slot.sort), index), slot.ghost)
+            elif isinstance(slot, StaticSlot):
+                arguments = tuple(cast(Sort, scope.view(s)) for s in slot.arguments)
+                self.statics[path] = StaticSymbol(path, arguments, scope.view(slot.result))
+            elif isinstance(slot, Instance):
+                more = () if slot.index is None else (cast(Sort, scope.view(slot.index.sort)),)
+                inner = scope.inner(slot)._scope
+                self._instances.append((slot, inner, index + more))
+                self._collect(inner, index + more)
+
+    def _all_sorts(self) -> dict[str, Sort]:
+        found: dict[str, Sort] = {}
+
+        def visit(sort: AnySort) -> None:
+            match sort:
+                case Sort():
+                    for _, fields in sort.cases:
+                        for field_sort in fields:
+                            visit(field_sort)
+                    if sort.kind not in ("bool", "nat"):
+                        found[sort.name] = sort
+                case SetSort():
+                    for element in sort.elements:
+                        visit(element)
+                case MapSort():
+                    for part in (*sort.keys, sort.value):
+                        visit(part)
+
+        for variable in self.variables.values():
+            visit(variable.sort)
+        for static in self.statics.values():
+            for part in (*static.arguments, static.result):
+                visit(part)
+        for declared in self._declared(Event):
+            for _, sort in declared.parameters():
+                visit(sort)
+        return found
+
+    def _declared(self, kind: type[X], cls: type | None = None) -> list[X]:
+        return [d for d in vars(cls or self.cls).values() if isinstance(d, kind)]
+
+    # own declarations, in the order of the text
+
+    @property
+    def event_names(self) -> list[str]:
+        return [e.name for e in self._declared(Event)]
+
+    def event(self, name: str) -> TracedEvent:
+        """The event of that name, traced on first use."""
+        if name not in self._events:
+            declared = next((e for e in self._declared(Event) if e.name == name), None)
+            if declared is None:
+                raise SpecError(f"{self.cls.__name__} has no event {name}", "one of " + ", ".join(self.event_names))
+            self._events[name] = self._trace_event(declared)
+        return self._events[name]
+
+    def _trace_event(self, declared: Event) -> TracedEvent:
+        parameters = tuple(T.variable(n, sort) for n, sort in declared.parameters())
+        trace = Trace(self, self.env, "event")
+        trace.run(declared, trace.root(), tuple(map(wrap, parameters)))
+        traced = TracedEvent(declared.name, declared.sentence, parameters, declared.where)
+        traced.requires, traced.owed, traced.effects = trace.requires, trace.owed, trace.effects
+        traced.after = trace.env
+        self._check_refinement(traced)
+        return traced
+
+    def _check_refinement(self, traced: TracedEvent) -> None:
+        """An implementation may not look at the abstract state that it implements."""
+        hidden = [inner.path for slot, inner, _ in self._instances if slot.refined]
+        reads: list[tuple[Term, SourceLine]] = [(r.term, r.where) for r in traced.requires]
+        for e in traced.effects:
+            if len(e.path) == 1 and not self.variables[e.path].ghost:
+                reads += [(t, e.where) for t in (*e.keys, *e.args, e.condition)]
+        for term, where in reads:
+            for t in T.subterms(term):
+                if t.op == "state" and any(t.data[: len(h)] == h for h in hidden):
+                    raise SpecError(f"{traced.name} reads {'.'.join(t.data)}, which it implements", "own state", where)
+
+    def _statement(self, declared: Declared, scope: Scope | None = None) -> Statement:
+        scope = scope or Scope(self.blank, self.cls, (), (), ())
+        trace = Trace(self, self.env, type(declared).__name__.lower())
+        inner = Scope(trace, scope.cls, scope.path, scope.keys, scope.sorts)
+        term = lift(trace.run(declared, inner.machine(), ()), T.BOOL)
+        name = ".".join((*scope.path, declared.name))
+        return Statement(name, declared.sentence, term, declared.where)
+
+    @property
+    def invariants(self) -> list[Statement]:
+        """The chapter's own invariants, and that counters never fall below zero."""
+        return [self._statement(d) for d in self._declared(Invariant)] + self._naturals()
+
+    def _naturals(self) -> list[Statement]:
+        own = [v for v in self.variables.values() if len(v.path) == 1]
+        return [natural(v, self.env[v.path], SourceLine(*self.where)) for v in own if holds_nat(v.sort)]
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """File and line of the class."""
+        return inspect.getsourcefile(self.cls) or "", inspect.getsourcelines(self.cls)[1]
+
+    @property
+    def lower_invariants(self) -> list[Statement]:
+        """Invariants of the instances inside; each was proved in its own chapter."""
+        return self._from_instances(Invariant) + [
+            natural(v, self.env[v.path], SourceLine(*self.where))
+            for v in self.variables.values()
+            if len(v.path) > 1 and holds_nat(v.sort)
+        ]
+
+    def _from_instances(self, kind: type[Declared]) -> list[Statement]:
+        found = []
+        for slot, inner, index in self._instances:
+            keys = tuple(T.variable("k", s) for s in index)
+            scope = Scope(inner.trace, inner.cls, inner.path, keys, inner.sorts)
+            for declared in self._declared(kind, slot.machine):
+                s = self._statement(declared, scope)
+                found.append(Statement(s.name, s.sentence, T.quantify("forall", keys, s.term), s.where))
+        return found
+
+    @property
+    def axioms(self) -> list[Statement]:
+        return [self._statement(d) for d in self._declared(Axiom)] + self._from_instances(Axiom)
+
+    @property
+    def witnesses(self) -> list[Statement]:
+        return [self._statement(d) for d in self._declared(Witness)]
+
+    @property
+    def theorems(self) -> list[Statement]:
+        return [self._theorem(d) for d in self._declared(Theorem)]
+
+    def _theorem(self, declared: Theorem) -> Statement:
+        if declared.after is None:
+            return self._statement(declared)
+        traced = self.event(declared.after.name)
+        trace = Trace(self, traced.after, "theorem")
+        trace.before = dict(self.env)
+        given = {p.data[0]: p for p in traced.parameters}
+        missing = [n for n, _ in declared.parameters() if n not in given]
+        if missing:
+            raise SpecError(f"{declared.name}: parameter {missing[0]}", f"one of {', '.join(given)}", declared.where)
+        args = tuple(wrap(given[n]) for n, _ in declared.parameters())
+        term = lift(trace.run(declared, trace.root(), args), T.BOOL)
+        return Statement(declared.name, declared.sentence, term, declared.where, traced.name)
+
+    @property
+    def loops(self) -> list[tuple[LoopParts, LoopParts]]:
+        """Each loop before its step and after it."""
+        return [self._loop(d) for d in self._declared(LoopDeclaration)]
+
+    def _loop(self, declared: LoopDeclaration) -> tuple[LoopParts, LoopParts]:
+        parameters = tuple(T.variable(n, sort) for n, sort in declared.parameters())
+
+        def read(env: Mapping[Path, Term]) -> LoopParts:
+            trace = Trace(self, env, "loop")
+            got = trace.run(declared, trace.root(), tuple(map(wrap, parameters)))
+            start, keep, again, result = (lift(x, T.BOOL) for x in (got.start, got.keep, got.again, got.result))
+            head = (declared.name, declared.sentence, declared.where, got.step.name, parameters)
+            return LoopParts(*head, start, keep, again, got.measure.term, result)
+
+        before = read(self.env)
+        return before, read(self.event(before.step).after)
+
+    @property
+    def initial(self) -> dict[Path, Term]:
+        """The start state; a variable that no init sets keeps its own (arbitrary) term."""
+        env = dict(self.env)
+        for slot, inner, index in reversed(self._instances):
+            env = self._run_init(slot.machine, inner, index, env)
+        return self._run_init(self.cls, Scope(self.blank, self.cls, (), (), ()), (), env)
+
+    def _run_init(
+        self, cls: type[Machine], scope: Scope, index: tuple[Sort, ...], env: dict[Path, Term]
+    ) -> dict[Path, Term]:
+        keys = tuple(T.variable("k", s) for s in index)
+        trace = Trace(self, env, "init")
+        for declared in self._declared(Init, cls):
+            trace.run(declared, Scope(trace, cls, scope.path, keys, scope.sorts).machine(), ())
+        if not keys:
+            return trace.env
+        return {p: t if t is env[p] else _for_all_keys(t, keys) for p, t in trace.env.items()}
+
+
+def _for_all_keys(whole: Term, keys: tuple[Term, ...]) -> Term:
+    assert isinstance(whole.sort, MapSort)
+    xs = keys + tuple(T.variable("x", s) for s in whole.sort.keys[len(keys) :])
+    return T.make("map_lambda", (T.make("get", (whole, *xs), whole.sort.value),), whole.sort, xs)
+
+
+def _indexed(sort: AnySort, index: tuple[Sort, ...]) -> AnySort:
+    if not index:
+        return sort
+    return MapSort(index + sort.keys, sort.value) if isinstance(sort, MapSort) else MapSort(index, sort)
