@@ -11,14 +11,12 @@ import typer
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
-from kvspec.cli.targets import MakeTarget, load_target
+from kvspec.cli.targets import drivable, load_target
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
     ConformReport,
     FoundViolation,
-    TargetError,
-    checked_target,
 )
 from kvspec.model.conform import (
     conform as drive,
@@ -29,7 +27,6 @@ from kvspec.model.scenario import (
     Check,
     Error,
     LineResult,
-    Scenario,
     ScenarioError,
     ScenarioResult,
     format_scenario,
@@ -92,16 +89,9 @@ def conform(
         )
     except ValueError as error:
         fail_input(str(error))
-    report = _drive(target, load_target(target), options)
+    with drivable(target), progress("operations", options.operations) as bar:
+        report = drive(load_target(target), options, on_progress=bar.advance)
     return _finish(target, report, save, result, cases)
-
-
-def _drive(name: str, make_target: MakeTarget, options: ConformOptions) -> ConformReport:
-    with progress("operations", options.operations) as bar:
-        try:
-            return drive(make_target, options, on_progress=bar.advance)
-        except TargetError as error:
-            fail_input(f"{name} {error}", where="TARGET")
 
 
 def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:
@@ -171,20 +161,14 @@ def _replay(name: str, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
         fail_input(error.what, where=where, expected=error.expected)
     if scenario.chapter is not None:
         fail_input("this scenario runs on the spec, not on a target", where=str(path), expected="kvspec run")
-    found = _run(name, make_target, scenario)
+    with drivable(name):
+        found = run_scenario(scenario, make_target)
     verdict = _REPLAYED[found.verdict]
     code = exit_for([verdict])
     _print_replayed(console(), name, path, found)
     result.write("conform", {"target": name, "replay": str(path), "result": found}, exit=code)
     cases.write([Case(f"kvspec conform {name}", str(path), 0.0, verdict, found.last.outcome if found.lines else "")])
     return code
-
-
-def _run(name: str, make_target: MakeTarget, scenario: Scenario) -> ScenarioResult:
-    try:
-        return run_scenario(scenario, lambda config: checked_target(make_target, config))
-    except TargetError as error:
-        fail_input(f"{name} {error}", where="TARGET")
 
 
 def _print_replayed(out: Console, name: str, path: Path, found: ScenarioResult) -> None:

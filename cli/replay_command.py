@@ -11,7 +11,7 @@ import typer
 from kvspec.cli.errors import fail_input
 from kvspec.cli.options import ForceOption, JsonOption
 from kvspec.cli.output import Exit, JsonFile, OutputFile, console, exit_for, on_interrupt, progress
-from kvspec.cli.targets import load_target
+from kvspec.cli.targets import drivable, load_target
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
@@ -40,7 +40,7 @@ def replay(
     config, options = _settings(blocks, block_size, step_ms, max_running)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
     wanted = read_workload(workload, requests, seed)
-    with progress("requests", len(wanted)) as bar:
+    with drivable(target), progress("requests", len(wanted)) as bar:
         seen = [0]
 
         def advance(finished: int, note: str) -> None:

@@ -11,7 +11,8 @@ import typer
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, on_interrupt, worst
-from kvspec.cli.targets import MakeTarget, load_target
+from kvspec.cli.targets import drivable, load_target
+from kvspec.model.conformance import MakeTarget
 from kvspec.model.scenario import LineResult, Scenario, ScenarioError, ScenarioResult, read_scenario, run_scenario
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def run(
     def stop() -> None:
         write(complete=False)
 
-    with on_interrupt(stop):
+    with on_interrupt(stop), drivable(target):
         for scenario in scenarios:
             start = time.monotonic()
             ended = _run(scenario, make_target)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Final, cast
 
 from kvspec.cli.errors import fail_input
-from kvspec.model.conformance import Capability, PoolConfig, Target
-
-MakeTarget = Callable[[PoolConfig], Target]
+from kvspec.model.conformance import MakeTarget, TargetError, missing_parts
 
 OWN: Final = {"torch": "kvspec.impl.target:TorchTarget", "model": "kvspec.model.reference:ModelTarget"}
 
@@ -42,28 +41,17 @@ def load_target(name: str) -> MakeTarget:
 def _checked(found: Any, name: str) -> MakeTarget:
     if not callable(found):
         fail_input(f"{name} cannot be called", where="TARGET", expected="a class made with a PoolConfig")
-    needed = [n for n, _ in inspect.getmembers(Target, inspect.isfunction) if not n.startswith("_")]
-    optional = _of_capabilities(getattr(found, "capabilities", frozenset(Capability)))
-    missing = [n for n in needed if not hasattr(found, n) and n not in optional]
-    if missing and inspect.isclass(found):
-        fail_input(f"{name} lacks {', '.join(missing)}", where="TARGET", expected="the methods of the target protocol")
+    # Attributes may be set when an instance is made; methods cannot be missing from the class.
+    missing = [part for part in missing_parts(found) if part.endswith("()")] if inspect.isclass(found) else []
+    if missing:
+        fail_input(f"{name} lacks {', '.join(missing)}", where="TARGET", expected="the parts of the target protocol")
     return cast(MakeTarget, found)
 
 
-_METHODS: Final = {
-    Capability.FREE_IDS: ("free_ids",),
-    Capability.FREE_COUNT: ("free_count",),
-    Capability.USED_COUNT: ("used_count",),
-    Capability.REF_COUNTS: ("ref_count",),
-    Capability.CACHED_KEYS: ("cached",),
-    Capability.EVENTS: ("drain_events",),
-    Capability.CONTENTS: ("read",),
-    Capability.FORK: ("fork",),
-    Capability.TRUNCATE: ("truncate",),
-    Capability.HOLD: ("hold", "release"),
-}
-
-
-def _of_capabilities(shown: frozenset[Capability]) -> set[str]:
-    """Methods that a target without the capability need not have."""
-    return {m for capability, methods in _METHODS.items() if capability not in shown for m in methods}
+@contextlib.contextmanager
+def drivable(name: str) -> Iterator[None]:
+    """What only shows when a target is made is bad input, too."""
+    try:
+        yield
+    except TargetError as error:
+        fail_input(f"{name} {error}", where="TARGET")

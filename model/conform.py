@@ -7,31 +7,24 @@ are run again and shrunk.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 import kvspec.model.operations as ops
 from kvspec.model.acceptor import Acceptor, Family, Violation
-from kvspec.model.conformance import Capability, MisuseError, PoolConfig, Target
+from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PoolConfig, checked_target
 from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.shrink import Case, Shrinker
 
-MakeTarget = Callable[[PoolConfig], Target]
-
 DEFAULT_OPERATIONS: Final = 20_000
 _SHORTEST, _LONGEST = 20, 300
-
-
-class TargetError(Exception):
-    """The target cannot be driven at all: it cannot be made, or lacks methods."""
 
 
 class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,57 +138,6 @@ class ConformReport(msgspec.Struct):
     def rate(self) -> float:
         """Judged operations per second."""
         return self.operations / self.seconds if self.seconds else 0.0
-
-
-# -- the target -------------------------------------------------------------------------------------------------------
-
-_METHODS: Final[Mapping[Capability, tuple[str, ...]]] = {
-    Capability.FREE_IDS: ("free_ids",),
-    Capability.FREE_COUNT: ("free_count",),
-    Capability.USED_COUNT: ("used_count",),
-    Capability.REF_COUNTS: ("ref_count",),
-    Capability.CACHED_KEYS: ("cached",),
-    Capability.EVENTS: ("drain_events",),
-    Capability.CONTENTS: ("read",),
-    Capability.FORK: ("fork",),
-    Capability.TRUNCATE: ("truncate",),
-    Capability.HOLD: ("hold", "release"),
-}
-
-_PROTOCOL: Final = tuple(n for n, _ in inspect.getmembers(Target, inspect.isfunction) if not n.startswith("_"))
-
-
-def missing_parts(target: object) -> list[str]:
-    """What an object lacks to be a target: attributes, and methods that its capabilities ask for."""
-    missing = [name for name in ("capabilities", "hit_limit") if not hasattr(target, name)]
-    shown: Collection[Capability] = getattr(target, "capabilities", ())
-    excused = {name for c, methods in _METHODS.items() if c not in shown for name in methods}
-    return missing + [f"{m}()" for m in _PROTOCOL if m not in excused and not callable(getattr(target, m, None))]
-
-
-def checked_target(make_target: MakeTarget, config: PoolConfig) -> Target:
-    """A new target.
-
-    Raises:
-        TargetError: it cannot be made, or is none.
-    """
-    try:
-        target = make_target(config)
-    except Exception as error:
-        raise TargetError(f"cannot be made with {_words(config)}: {type(error).__name__}: {error}") from error
-    missing = missing_parts(target)
-    if missing:
-        raise TargetError(f"lacks {', '.join(missing)}")
-    unknown = [str(c) for c in target.capabilities if c not in frozenset(Capability)]
-    if unknown:
-        raise TargetError(f"has unknown capabilities: {', '.join(unknown)}")
-    if target.hit_limit not in ("all", "all_but_one"):
-        raise TargetError(f"has hit_limit {target.hit_limit!r}, expected 'all' or 'all_but_one'")
-    return target
-
-
-def _words(config: PoolConfig) -> str:
-    return f"{config.num_blocks} blocks of {config.block_size}"
 
 
 # -- one case again ---------------------------------------------------------------------------------------------------

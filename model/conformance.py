@@ -14,9 +14,10 @@ What a target cannot show is left out of its `Target.capabilities` and reported 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -180,3 +181,62 @@ class Target(Protocol):
 
     def drain_events(self) -> Sequence[CacheEvent]:
         """Changes of the prefix cache since the last call, in order."""
+
+
+# -- is it a target? ---------------------------------------------------------------------------------------------
+
+MakeTarget = Callable[[PoolConfig], Target]
+
+
+class TargetError(Exception):
+    """The target cannot be driven at all: it cannot be made, or lacks methods."""
+
+
+METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
+    Capability.FREE_IDS: ("free_ids",),
+    Capability.FREE_COUNT: ("free_count",),
+    Capability.USED_COUNT: ("used_count",),
+    Capability.REF_COUNTS: ("ref_count",),
+    Capability.CACHED_KEYS: ("cached",),
+    Capability.EVENTS: ("drain_events",),
+    Capability.CONTENTS: ("read",),
+    Capability.FORK: ("fork",),
+    Capability.TRUNCATE: ("truncate",),
+    Capability.HOLD: ("hold", "release"),
+}
+"""Methods that only a target with the capability needs."""
+
+_PROTOCOL: Final = tuple(n for n, _ in inspect.getmembers(Target, inspect.isfunction) if not n.startswith("_"))
+
+
+def missing_parts(target: object) -> list[str]:
+    """What an object lacks to be a target: attributes, and methods that its capabilities ask for."""
+    missing = [name for name in ("capabilities", "hit_limit") if not hasattr(target, name)]
+    shown: Collection[Capability] = getattr(target, "capabilities", ())
+    excused = {name for c, methods in METHODS_OF.items() if c not in shown for name in methods}
+    return missing + [f"{m}()" for m in _PROTOCOL if m not in excused and not callable(getattr(target, m, None))]
+
+
+def checked_target(make_target: MakeTarget, config: PoolConfig) -> Target:
+    """A new target.
+
+    Raises:
+        TargetError: it cannot be made, or is none.
+    """
+    try:
+        target = make_target(config)
+    except Exception as error:
+        raise TargetError(f"cannot be made with {_words(config)}: {type(error).__name__}: {error}") from error
+    missing = missing_parts(target)
+    if missing:
+        raise TargetError(f"lacks {', '.join(missing)}")
+    unknown = [str(c) for c in target.capabilities if c not in frozenset(Capability)]
+    if unknown:
+        raise TargetError(f"has unknown capabilities: {', '.join(unknown)}")
+    if target.hit_limit not in ("all", "all_but_one"):
+        raise TargetError(f"has hit_limit {target.hit_limit!r}, expected 'all' or 'all_but_one'")
+    return target
+
+
+def _words(config: PoolConfig) -> str:
+    return f"{config.num_blocks} blocks of {config.block_size}"

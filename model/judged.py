@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 
 from kvspec.model.acceptor import Acceptor, Violation
-from kvspec.model.conformance import PoolConfig, Target
+from kvspec.model.conformance import MakeTarget, PoolConfig, checked_target
 from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics
 from kvspec.model.workload import Request
 
@@ -37,7 +37,7 @@ class JudgedReplay:
 
     def __init__(
         self,
-        make_target: Callable[[PoolConfig], Target],
+        make_target: MakeTarget,
         config: PoolConfig,
         requests: Iterable[Request],
         options: ReplayOptions | None = None,
@@ -45,7 +45,7 @@ class JudgedReplay:
         sweep_steps: int = 1000,
         on_step: Callable[[ReplayStatistics], None] = lambda statistics: None,
     ) -> None:
-        self.acceptor = Acceptor(make_target(config), config, every=0)
+        self.acceptor = Acceptor(checked_target(make_target, config), config, every=0)
         self.sweeps = 0
         self.violation: Violation | None = None
         self._sweep_steps, self._on_step = sweep_steps, on_step

@@ -6,6 +6,7 @@ spec from a start state that no run needs to reach. ``docs/scenarios.md`` descri
 
 from __future__ import annotations
 
+from kvspec.model.conformance import MakeTarget
 from kvspec.model.scenario.events import chapter_names, run_events, write_event_scenario
 from kvspec.model.scenario.language import (
     Apart,
@@ -33,7 +34,7 @@ from kvspec.model.scenario.language import (
     Violated,
 )
 from kvspec.model.scenario.parse import parse_scenario, read_scenario
-from kvspec.model.scenario.run import LineResult, MakeTarget, OperationRun, ScenarioResult
+from kvspec.model.scenario.run import LineResult, OperationRun, ScenarioResult
 from kvspec.model.scenario.write import format_scenario, format_whole
 
 __all__ = [

@@ -9,7 +9,7 @@ import msgspec
 
 from kvspec.model import operations as ops
 from kvspec.model.acceptor import Acceptor, Violation
-from kvspec.model.conformance import Capability, MisuseError, PoolConfig, Target
+from kvspec.model.conformance import Capability, MakeTarget, MisuseError, checked_target
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.scenario.write import format_item
@@ -65,9 +65,6 @@ class ScenarioResult(msgspec.Struct):
         return self.lines[-1]
 
 
-MakeTarget = Callable[[PoolConfig], Target]
-
-
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict of all lines together."""
     order: tuple[Verdict, ...] = ("violated", "failed", "not observed", "passed")
@@ -87,7 +84,7 @@ class OperationRun:
 
     def __init__(self, scenario: la.Scenario, make_target: MakeTarget) -> None:
         self.scenario = scenario
-        self.acceptor = Acceptor(make_target(scenario.config), scenario.config)
+        self.acceptor = Acceptor(checked_target(make_target, scenario.config), scenario.config)
         self.results: list[LineResult] = []
         self.outcome = ""
         self.value: Any = None

@@ -11,12 +11,9 @@ from kvspec.model.conform import (
     EVIDENCE,
     ConformOptions,
     ConformReport,
-    TargetError,
-    checked_target,
     conform,
-    missing_parts,
 )
-from kvspec.model.conformance import Capability, Context, PoolConfig, Tags
+from kvspec.model.conformance import Capability, Context, PoolConfig, Tags, TargetError, checked_target, missing_parts
 from kvspec.model.generator import Kind
 from kvspec.model.reference import ModelTarget
 
