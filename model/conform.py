@@ -361,6 +361,8 @@ class Conformance:
         do(_generated(generator, length))
         do(generator.ending())
         judge.sweep()
+        if len(judge.pool.free) != judge.config.num_blocks - 1:
+            raise Violation(Family.DRAIN, "drain", "everything was given back, and blocks are missing")
         self.counts["drains"] += 1
         do(generator.closing())
 

@@ -138,6 +138,7 @@ class Generator:
         pool: its state, as the judge knows it; it is read, not changed.
         capabilities: what the target can take.
         kind: valid, wild, or both.
+        measure: requests have about as many tokens as so many blocks hold; by default those of the pool.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Generator:
         pool: Pool,
         capabilities: frozenset[Capability],
         kind: Kind = Kind.VALID,
+        measure: int | None = None,
     ) -> None:
         self.source, self.config, self.pool = source, config, pool
         self._missing = frozenset(name for name, need in _NEEDS.items() if need not in capabilities)
@@ -158,12 +160,11 @@ class Generator:
         self._refused = False
         self._focus = ""
         self._closed = False
-        self._draw_shape()
+        self._draw_shape((measure or config.num_blocks - 1) * config.block_size)
 
-    def _draw_shape(self) -> None:
+    def _draw_shape(self, capacity: int) -> None:
         """What this life of the pool is like: how many sequences, how long, how alike."""
-        source, usable = self.source, self.config.num_blocks - 1
-        capacity = usable * self.config.block_size
+        source = self.source
         self._most = source.choice((1, 2, 2, 3, 4, 6))
         self._longest = max(2, capacity * source.choice((2, 3, 4, 5)) // 4)
         small = range(source.choice((1, 2, 2, 3)))
@@ -317,7 +318,7 @@ class Generator:
         made: Sequence[AnyOperation] = (
             ops.AllocateShared(seq), ops.Allocate(seq, source.integer(-1, 2)), ops.Append(seq, (0,)),
             ops.Write(seq, source.integer(0, 2)), ops.Cache(seq), ops.Deallocate(seq), ops.Preempt(seq),
-            ops.Abort(seq), ops.Fork(seq, self._new_name()), ops.Truncate(seq, 0), ops.Hold(seq, 0, "h0"),
+            ops.Abort(seq), ops.Fork(seq, self._new_name()), ops.Truncate(seq, 0), ops.Hold("ghost", 0, "h0"),
             ops.Release("h0"), ops.Evict(-1),
         )  # fmt: skip
         return self._takeable(source.choice(made))
