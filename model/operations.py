@@ -210,8 +210,7 @@ class Pool:
     def __init__(self, config: PoolConfig, watch: bool = True) -> None:
         self.config = config
         self.chains = Chains(config.block_size)
-        self._blocks = range(config.num_blocks)
-        carriers = {"Block": lambda: self._blocks}
+        carriers = {"Block": lambda: range(self.config.num_blocks)}
         self.machine = Compiled(sequences(), self.chains.statics(config.num_blocks), carriers, watch)
         self.requests: dict[str, Request] = {}
         self.fire: Mapping[str, Any] = self.machine.events
@@ -225,6 +224,14 @@ class Pool:
         self._text: dict[tuple[str, int], Chain] = state[("text",)]
         self._users: dict[int, int] = {}
         self._outside: dict[int, int] = {}
+
+    def restart(self, config: PoolConfig) -> None:
+        """An empty pool of another size, in the first state."""
+        self.config = config
+        self.chains = Chains(config.block_size)
+        self.machine.restart(self.chains.statics(config.num_blocks))
+        for known in (self.requests, self._users, self._outside):
+            known.clear()
 
     # -- what there is -------------------------------------------------------------------------------------------
 

@@ -44,18 +44,20 @@ class Compiled:
             self._writer.prepare(event, queries if watch else [])
         self._sweeps = self._writer.sweeps(queries)
         self.events: dict[str, Callable[..., None]] = {e.name: self._writer.function(e) for e in traced}
-        self._start()
+        self._starts = {p: self._writer.start(t) for p, t in chapter.initial.items() if t.op != "state"}
+        self.restart({})
 
-    def _start(self) -> None:
-        """Run the chapter's init: whatever it sets for all keys at once is what blank state means."""
-        for path, term in self.chapter.initial.items():
-            if term.op == "state":
-                continue
-            value = self._writer.initial(term)
-            if isinstance(value, (set, frozenset)):
-                self.state[path].update(value)
-            elif not isinstance(self.state[path], dict):
-                self.state[path][0] = value
+    def restart(self, statics: Mapping[Path, Any]) -> None:
+        """The chapter's start state, with another meaning for some static functions and sets.
+
+        Compiling takes longer than many runs, so one machine serves pools of all sizes.
+        """
+        self._writer.rebind(statics)
+        start = {p: _blank(v.sort) for p, v in self.chapter.variables.items()}
+        for path, initial in self._starts.items():
+            value = initial()
+            start[path] = value if isinstance(value, (dict, set, frozenset)) else [value]
+        self.load(start)
 
     def load(self, state: Mapping[Path, Any]) -> None:
         """Take over another state, given as in `state`; sets and maps are copied."""

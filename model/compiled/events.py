@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from kvspec.model.compiled.text import Text, default_text
 from kvspec.model.compiled.touch import Check, Names, Query, Touches
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.terms import MapSort, SetSort, Sort, Term
+from kvspec.spec.language.terms import MapSort, Path, SetSort, Sort, Term
 from kvspec.spec.language.traced import Effect, Requirement, Statement, TracedEvent
 
 
@@ -148,15 +148,20 @@ class Events(Text):
             made.append(self._define("sweep_" + query.statement.name.replace(".", "_"), [], [*body, "return None"]))
         return made
 
-    def initial(self, term: Term) -> Any:
-        """What an init stores; maps that hold their default everywhere stay blank."""
+    def start(self, term: Term) -> Callable[[], Any]:
+        """A function that gives what an init stores; a map must start with its default everywhere."""
         if isinstance(term.sort, MapSort):
             body = term.args[0] if term.op == "map_lambda" else None
             blank = body is not None and (body.op in ("set_empty", "zero", "false") or body is T.num(0))
             assert blank, f"init gives {term} a start that is not blank"
-            return {}
+            return dict
         text = self.set_value(term, {}) if isinstance(term.sort, SetSort) else self.expr(term, {})
-        return self._define("start", [], [f"return {text}"])()
+        return self._define("start", [], [f"return {text}"])
+
+    def rebind(self, statics: Mapping[Path, Any]) -> None:
+        """Give static words another meaning. Constants must stay what they are: the text may rest on them."""
+        for path, value in statics.items():
+            self.space[self.static_names[path]] = value
 
     def rebuild_indexes(self) -> None:
         """After the state was replaced."""
