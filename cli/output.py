@@ -291,6 +291,11 @@ def save_text(folder: Path, name: str, suffix: str, text: str) -> Path:
 # -- the terminal -----------------------------------------------------------------------------------------------------
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 block``, ``2 blocks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def console(*, stderr: bool = False) -> Console:
     """A rich console that prints what it is given: brackets are no markup, and nothing is wrapped or coloured by guess.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -56,7 +57,7 @@ def _chapters(text: str) -> list[str]:
     from kvspec.proofs.campaign import chapters
 
     known = chapters()
-    names = [name.strip() for name in text.split(",") if name.strip()] or list(known)
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or list(known)
     for name in names:
         if name not in known:
             fail_input(f"unknown chapter '{name}'", where="--chapter", expected=f"one of {', '.join(known)}")
@@ -71,6 +72,15 @@ def _solvers(text: str) -> tuple[str, ...]:
         if name not in SOLVERS:
             fail_input(f"unknown solver '{name}'", where="--solver", expected=" or ".join(SOLVERS))
     return names or fail_input("no solver", where="--solver", expected=" or ".join(SOLVERS))
+
+
+def _no_such_cell(pattern: str, chapters: Sequence[str]) -> NoReturn:
+    from kvspec.proofs.campaign import units
+
+    ids = sorted(id for unit in units(chapters) for id in unit.ids)
+    close = get_close_matches(pattern, dict.fromkeys([*(id.partition(".")[2] for id in ids), *ids]), cutoff=0.7)
+    what = f"no obligation is called '{pattern}'"
+    fail_input(what + (f" (perhaps {' or '.join(close)})" if close else ""), where="--only", expected="EVENT/INVARIANT")
 
 
 class ProofRun:
@@ -89,9 +99,10 @@ class ProofRun:
         self.save = save
         self.chapters, self.solvers = chapters, solvers
         self.began = time.perf_counter()
+        for pattern in only:
+            if not units(chapters, [pattern]):
+                _no_such_cell(pattern, chapters)
         self.units = units(chapters, only)
-        if not self.units:
-            fail_input(f"no obligation is called '{only[0]}'", where="--only", expected="EVENT/INVARIANT")
         much = "cvc5" in solvers and len(self.units) > 40  # or else starting processes takes longer than the work
         self.jobs = jobs or (min(os.cpu_count() or 1, 4) if much else 1)
         self.only = bool(only)

@@ -10,7 +10,7 @@ import typer
 
 from kvspec.cli.errors import fail_input
 from kvspec.cli.options import ForceOption, JsonOption
-from kvspec.cli.output import Exit, JsonFile, OutputFile, console, exit_for, on_interrupt, progress
+from kvspec.cli.output import Exit, JsonFile, OutputFile, console, counted, exit_for, on_interrupt, progress
 from kvspec.cli.targets import drivable, load_target
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.generate_workload import generate_requests
@@ -97,10 +97,12 @@ def read_workload(workload: str, requests: int | None, seed: int) -> list[Reques
 
 
 def verdict_of(run: JudgedReplay, report: ReplayReport) -> str:
-    """holds, violated or interrupted."""
+    """holds, violated, interrupted, or vacuous: not one request was finished, so nothing was judged."""
     if run.violation is not None or report.violations:
         return "violated"
-    return "interrupted" if report.statistics.interrupted else "holds"
+    if report.statistics.interrupted:
+        return "interrupted"
+    return "holds" if report.statistics.finished else "vacuous"
 
 
 def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request], verdict: str) -> None:
@@ -131,8 +133,11 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
         out.print(f"violation    step {violation.step}: {violation.name}: {violation.message}")
     if run.violation is not None and not report.violations:
         out.print(f"violation    {run.violation}")
-    count = len(report.violations) or int(run.violation is not None)
-    out.print(f"{verdict}: {count} violations (sampled: one run of {s.arrived} requests)")
+    if verdict == "vacuous":
+        out.print("vacuous: nothing was judged, no request fits the pool")
+        return
+    violations = counted(len(report.violations) or int(run.violation is not None), "violation")
+    out.print(f"{verdict}: {violations} (sampled: one run of {counted(s.arrived, 'request')})")
 
 
 def _is_png(head: bytes) -> bool:

@@ -91,6 +91,17 @@ def test_a_broken_scenario_names_the_line(text: str, tmp_path: Path, capsys: pyt
     assert f"broken.kv:{len(text.splitlines())}" in error
 
 
+def test_a_replay_of_nothing_is_not_green(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    pool = ["--block-size", "512", "--blocks", "2"]
+    assert run(["replay", "builtin", "--requests", "3", *pool, "--json", str(file)]) == 3
+    shown = capsys.readouterr().out
+    assert "0 finished, 3 larger than the pool" in shown
+    assert shown.splitlines()[-1] == "vacuous: nothing was judged, no request fits the pool"
+    written = json.loads(file.read_text())
+    assert (written["exit"], written["verdict"]) == (3, "vacuous")
+
+
 @pytest.mark.parametrize("command", [["replay", "builtin", "--target"], ["conform"]])
 def test_an_interrupted_run_ends_with_what_it_has(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

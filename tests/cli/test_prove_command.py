@@ -52,6 +52,14 @@ def test_single_cells(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum("take / " in line for line in lines) == 5
 
 
+def test_a_chapter_that_is_named_twice_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for names in ("handles", "handles, handles"):
+        assert run(["prove", "--chapter", names]) == Exit.HOLDS
+        counts.append(capsys.readouterr().out.splitlines()[-1].partition(":")[0])
+    assert counts[0] == counts[1]
+
+
 def test_results_as_files(tmp_path: Path) -> None:
     as_json, as_xml = tmp_path / "r.json", tmp_path / "r.xml"
     files = ["--json", str(as_json), "--junit", str(as_xml)]
@@ -107,7 +115,11 @@ def test_what_is_vacuous_is_not_green(capsys: pytest.CaptureFixture[str]) -> Non
         (["--chapter", "block"], "--chapter: unknown chapter 'block', expected one of keys, "),
         (["--solver", "vampire"], "--solver: unknown solver 'vampire', expected z3 or cvc5"),
         (["--solver", ","], "--solver: no solver, expected z3 or cvc5"),
-        (["--only", "evict/nothing"], "--only: no obligation is called 'evict/nothing', expected EVENT/INVARIANT"),
+        (["--only", "no/such"], "--only: no obligation is called 'no/such', expected EVENT/INVARIANT"),
+        (["--only", "evict/entry_hold"], "'evict/entry_hold' (perhaps evict/entry_held"),
+        (["--only", "blocks.tak/held_usable"], "'blocks.tak/held_usable' (perhaps blocks.take/held_usable"),
+        (["--only", "evict/entry_held", "--only", "no/such"], "no obligation is called 'no/such'"),
+        (["--only", ""], "no obligation is called ''"),
     ],
 )
 def test_bad_usage(args: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
