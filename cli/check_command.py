@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
-from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, worst
-from kvspec.cli.prove_command import ProofRun
+from kvspec.cli.output import (
+    Case,
+    Exit,
+    JsonFile,
+    JunitFile,
+    console,
+    counted,
+    exit_for,
+    on_interrupt,
+    progress,
+    worst,
+)
+from kvspec.cli.prove_command import BRIEF_HELP, ProofRun
 
 if TYPE_CHECKING:
     from kvspec.model.workload import Request
@@ -28,13 +39,14 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="Replay the first requests of this trace, too.", show_default=False),
     ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help=BRIEF_HELP)] = False,
     json: JsonOption = None,
     junit: JunitOption = None,
     force: ForceOption = False,
 ) -> Exit:
     """Prove the spec and replay a workload on the torch manager."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
-    job = _Job(trace)
+    job = _Job(trace, brief)
 
     def finish(complete: bool) -> None:
         code = job.exit(complete)
@@ -51,12 +63,13 @@ def check(
 class _Job:
     """The parts of the main job, and what has come out of them so far."""
 
-    def __init__(self, trace: Path | None) -> None:
+    def __init__(self, trace: Path | None, brief: bool = False) -> None:
         from kvspec.cli.replay_command import read_workload
         from kvspec.spec import CHAPTERS
 
         self.began = time.perf_counter()
         self.out = console()
+        self.brief = brief
         self.proofs = ProofRun(list(CHAPTERS), ("z3",))
         self.parts: list[dict[str, object]] = []
         self.cases: list[Case] = []
@@ -66,7 +79,7 @@ class _Job:
 
     def run(self) -> None:
         self.proofs.prove()
-        self.proofs.show(True)
+        self.proofs.show(True, brief=self.brief)
         self._exits.append(self.proofs.exit(True))
         for target in TARGETS:
             self._conform(target)
@@ -117,9 +130,10 @@ class _Job:
 
     def summary(self, complete: bool) -> None:
         proved = sum(r.verdict.value == "proved" for r in self.proofs.results)
-        parts = [f"{proved} of {len(self.proofs.results)} obligations proved (unbounded)"]
+        parts = [f"{proved} of {counted(len(self.proofs.results), 'obligation')} proved (unbounded)"]
         for part in self.parts:
             word = {0: "holds", 1: "violated"}.get(int(str(part["exit"])), "unknown")
             parts.append(f"{part['part']} {part['name']} {word} (sampled)")
         head = "check" if complete else "check (interrupted)"
         self.out.print(f"\n{head}: {'; '.join(parts)}; {time.perf_counter() - self.began:.0f} s", style="bold")
+        self.proofs.show_open(self.out)

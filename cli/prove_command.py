@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from kvspec.cli import prove_report as report
-from kvspec.cli.errors import fail_input
+from kvspec.cli.errors import fail_input, one_line
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kvspec.proofs.verdicts import Result
 
 COUNTEREXAMPLES = Path("counterexamples")
 CHAPTERS_HELP = "Only these chapters, separated by commas."
+BRIEF_HELP = "A line instead of a matrix for each chapter in which everything is proved."
 ONLY_HELP = "Only cells named EVENT/INVARIANT (or a whole id; * stands for anything). May be given several times."
 SOLVER_HELP = "Who has to prove each cell: z3, cvc5, or both."
 
@@ -31,6 +34,7 @@ def prove(
     solver: Annotated[str, typer.Option("--solver", metavar="NAME,...", help=SOLVER_HELP)] = "z3",
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0 means as many as are of use.")] = 0,
     save: Annotated[Path, typer.Option(metavar="DIR", help="Where counterexamples go.")] = COUNTEREXAMPLES,
+    brief: Annotated[bool, typer.Option("--brief", help=BRIEF_HELP)] = False,
     json: JsonOption = None,
     junit: JunitOption = None,
     force: ForceOption = False,
@@ -43,7 +47,7 @@ def prove(
     run = ProofRun(chapters, solvers, only or [], jobs, save)
 
     def finish(complete: bool = False) -> None:
-        run.show(complete)
+        run.show(complete, brief=brief)
         json_file.write("prove", run.as_json(), exit=run.exit(complete), complete=complete)
         junit_file.write(run.cases())
 
@@ -127,7 +131,7 @@ class ProofRun:
         verdicts = [r.verdict.value for r in self.results]
         return exit_for(verdicts if complete else [*verdicts, "interrupted"])
 
-    def show(self, complete: bool) -> None:
+    def show(self, complete: bool, *, brief: bool = False) -> None:
         from kvspec.proofs.campaign import sentence
 
         out = console()
@@ -139,17 +143,27 @@ class ProofRun:
                     out.print(report.line(r), style=report.style(r))
                 report.show_failures(out, mine, saved)
             elif mine:
-                report.show_chapter(out, name, sentence(name), mine, saved)
+                report.show_chapter(out, name, sentence(name), mine, saved, brief=brief)
         if not complete:
             out.print("interrupted; what follows is what was done until then", style="yellow")
         out.print(report.summary(self.results, time.perf_counter() - self.began, self.solvers), style="bold")
+        self.show_open(out)
 
-    def _saved(self) -> dict[str, Path]:
-        """Counterexamples as files, by the id of what they refute."""
+    def show_open(self, out: Console) -> None:
+        """The last line: which cells are not proved; nothing if all are."""
+        if named := report.not_proved(self.results):
+            out.print(named, style="bold red")
+
+    def _saved(self) -> dict[str, str]:
+        """How to run each counterexample, by the id of what it refutes; a verdict does not depend on the files."""
         found = {}
         for r in self.results:
             if r.counterexample is not None and r.counterexample.scenario:
-                found[r.id] = save_text(self.save, r.id.replace("->", "."), ".kv", r.counterexample.scenario)
+                try:
+                    path = save_text(self.save, r.id.replace("->", "."), ".kv", r.counterexample.scenario)
+                    found[r.id] = f"kvspec run {path}"
+                except OSError as error:
+                    found[r.id] = f"could not be written as a scenario: {one_line(str(error))}"
         return found
 
     def as_json(self) -> dict[str, object]:

@@ -6,14 +6,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kvspec.cli.output import counted
 from kvspec.proofs.verdicts import Result, Verdict
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+NAMED = 5
+"""So many cells are named in the last line."""
 
 _MARKS: Mapping[Verdict, tuple[str, str, str]] = {
     Verdict.PROVED: ("✓", "+", "green"),
@@ -34,9 +36,22 @@ def mark(verdict: Verdict) -> str:
 
 
 def show_chapter(
-    console: Console, name: str, sentence: str, results: Sequence[Result], saved: Mapping[str, Path]
+    console: Console,
+    name: str,
+    sentence: str,
+    results: Sequence[Result],
+    saved: Mapping[str, str],
+    *,
+    brief: bool = False,
 ) -> None:
-    """The matrix of a chapter and what has to be said beside it."""
+    """The matrix of a chapter and what has to be said beside it; in brief one line if everything is proved."""
+    if brief and all(r.verdict is Verdict.PROVED for r in results):
+        seconds = sum(r.seconds for r in results)
+        console.print(
+            f"{mark(Verdict.PROVED)} {name:<14}{counted(len(results), 'obligation')} proved   {seconds:.2f} s"
+        )
+        show_failures(console, results, saved)
+        return
     console.print(f"{name}: {sentence}", style="bold")
     invariants = list(dict.fromkeys(r.column for r in results if r.kind == "invariant"))
     rows = list(dict.fromkeys(r.row for r in results if r.row != "theorem"))
@@ -92,7 +107,7 @@ def line(r: Result) -> str:
     return f"{says}  ({r.verdict.value}, {r.scope}{by}, {r.seconds:.2f} s{note})"
 
 
-def show_failures(console: Console, results: Iterable[Result], saved: Mapping[str, Path]) -> None:
+def show_failures(console: Console, results: Iterable[Result], saved: Mapping[str, str]) -> None:
     """Every cell that is not proved, with its counterexample; and those that only one solver proved."""
     for r in results:
         if r.verdict is not Verdict.PROVED:
@@ -101,7 +116,7 @@ def show_failures(console: Console, results: Iterable[Result], saved: Mapping[st
             console.print(line(r))
 
 
-def _show_failure(console: Console, r: Result, saved: Path | None) -> None:
+def _show_failure(console: Console, r: Result, saved: str | None) -> None:
     found = r.counterexample
     parts = [f"{r.row} / {r.column}", r.verdict.value.upper(), r.scope if found is None else found.size]
     parts += [f"{r.seconds:.2f} s"]
@@ -109,22 +124,31 @@ def _show_failure(console: Console, r: Result, saved: Path | None) -> None:
     console.print("   ".join(parts), style=style(r))
     lines = [("note", r.note)] if r.note else []
     lines += list(found.lines) if found is not None else [("says", r.sentence), ("at", r.where)]
-    lines += [("run it", f"kvspec run {saved}")] if saved is not None else []
+    lines += [("run it", saved)] if saved is not None else []
     for label, text in lines:
         console.print(f"  {label:<8} {text}")
     console.print()
 
 
 def summary(results: Sequence[Result], seconds: float, solvers: Sequence[str]) -> str:
-    """The last line: how many obligations, what became of them, how long it took."""
+    """How many obligations, what became of them, how long it took."""
     counts = {v: sum(r.verdict is v for r in results) for v in Verdict}
     what = ", ".join(f"{n} {v.value}" for v, n in counts.items() if n)
     chapters = len({r.chapter for r in results})
-    plural = "s" if chapters != 1 else ""
     return (
-        f"{len(results)} obligations in {chapters} chapter{plural}: {what or 'nothing was checked'} "
+        f"{counted(len(results), 'obligation')} in {counted(chapters, 'chapter')}: {what or 'nothing was checked'} "
         f"(proofs unbounded, by {' and '.join(solvers)}), {seconds:.1f} s"
     )
+
+
+def not_proved(results: Sequence[Result]) -> str:
+    """The names of what is not proved, such as ``2 refuted: CELL, CELL; 1 unknown: CELL``; empty if all is."""
+    parts = []
+    for verdict in (Verdict.REFUTED, Verdict.UNKNOWN, Verdict.VACUOUS):
+        if names := [r.id for r in results if r.verdict is verdict]:
+            more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []
+            parts.append(f"{len(names)} {verdict.value}: {', '.join(names[:NAMED] + more)}")
+    return "; ".join(parts)
 
 
 def as_json(r: Result) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -12,11 +13,14 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
+from kvspec import spec
+from kvspec.cli import check_command, prove_command
 from kvspec.cli.main import INTERRUPTED, run
 from kvspec.cli.output import Exit
+from kvspec.cli.prove_report import not_proved
 from kvspec.proofs import campaign
 from kvspec.proofs.campaign import Unit
-from kvspec.proofs.verdicts import Result
+from kvspec.proofs.verdicts import Result, Verdict
 from kvspec.spec import load
 from kvspec.spec.language import Chapter
 from kvspec.spec.language import terms as T
@@ -79,6 +83,8 @@ def test_a_chapter_that_does_not_hold(tmp_path: Path, capsys: pytest.CaptureFixt
     files = ["--json", str(as_json), "--junit", str(as_xml)]
     assert run(["prove", "--chapter", "blocks", *files]) == Exit.VIOLATED
     shown = capsys.readouterr().out
+    named = ", ".join(f"blocks.drop_last/{name}" for name in ("free_iff_unheld", "free_usable", "freed_was_held"))
+    assert shown.splitlines()[-1] == f"3 refuted: {named}"
     _, _, report = shown.partition("drop_last / free_iff_unheld   REFUTED")
     lines = report.splitlines()
     assert "confirmed by the concrete reading" in lines[0]
@@ -89,6 +95,63 @@ def test_a_chapter_that_does_not_hold(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cell["id"].startswith("blocks.drop_last/") and cell["counterexample"]["state"]["event"] == "drop_last"
     failure = Xml.fromstring(as_xml.read_text()).find(".//failure")
     assert failure is not None and "broken: " in (failure.text or "")
+
+
+@pytest.mark.usefixtures("broken_blocks")
+def test_a_counterexample_that_cannot_be_saved_is_still_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(prove_command, "save_text", full)
+    file = tmp_path / "r.json"
+    assert run(["prove", "--chapter", "blocks", "--json", str(file)]) == Exit.VIOLATED
+    shown = capsys.readouterr().out
+    assert "run it   could not be written as a scenario: [Errno 28] No space left on device" in shown
+    assert json.loads(file.read_text())["exit"] == Exit.VIOLATED
+
+
+def cell(id: str, verdict: Verdict) -> Result:
+    return Result(id, "blocks", "row", "column", "invariant", "", "", verdict, "unbounded", {}, 0.0)
+
+
+def test_the_last_line_names_what_is_not_proved() -> None:
+    assert not_proved([cell("a", Verdict.PROVED)]) == ""
+    refuted = [cell(f"r{n}", Verdict.REFUTED) for n in range(7)]
+    assert not_proved([cell("u", Verdict.UNKNOWN), *refuted[:5]]) == "5 refuted: r0, r1, r2, r3, r4; 1 unknown: u"
+    assert not_proved(refuted) == "7 refuted: r0, r1, r2, r3, r4, and 2 more"
+
+
+@pytest.mark.usefixtures("broken_blocks")
+def test_check_names_at_its_end_what_is_not_proved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check_command, "TARGETS", ())
+    monkeypatch.setattr(spec, "CHAPTERS", {"blocks": spec.CHAPTERS["blocks"]})
+    assert run(["check", "--brief"]) == Exit.VIOLATED
+    summary, named = capsys.readouterr().out.splitlines()[-2:]
+    assert summary.startswith("check: 37 of 40 obligations proved (unbounded); replay builtin holds (sampled); ")
+    assert named.startswith("3 refuted: blocks.drop_last/free_iff_unheld, ")
+
+
+def test_in_brief_a_chapter_that_holds_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prove", "--chapter", "blocks,handles", "--brief"]) == Exit.HOLDS
+    first, second, summary = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"✓ blocks +40 obligations proved   \d+\.\d\d s", first)
+    assert second.startswith("✓ handles ")
+    assert summary.endswith(" s")
+
+
+@pytest.mark.usefixtures("broken_blocks")
+def test_in_brief_a_chapter_that_does_not_hold_has_its_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prove", "--chapter", "blocks", "--brief"]) == Exit.VIOLATED
+    assert "may call" in capsys.readouterr().out
+
+
+def test_one_obligation_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prove", "--only", "blocks.take/held_usable"]) == Exit.HOLDS
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 obligation in 1 chapter: 1 proved")
 
 
 @pytest.fixture
