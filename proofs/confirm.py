@@ -43,24 +43,26 @@ def cut_short(obligation: Obligation) -> bool:
     goal = obligation.goal
     while goal.op == "forall":
         goal = goal.args[0]
-    return _universal(goal, False) or any(_universal(h, True) for _, h in obligation.hypotheses)
+    hypotheses = (h for _, h in obligation.hypotheses)
+    return _universal(goal, False, ("nat", "position")) or any(_universal(h, True, ("nat",)) for h in hypotheses)
 
 
-def _universal(term: Term, holds: bool | None) -> bool:
-    """Whether some quantifier over numbers asks for all of them; ``holds`` is None where both ways count."""
+def _universal(term: Term, holds: bool | None, endless: tuple[str, ...]) -> bool:
+    """Whether some quantifier over an endless sort asks for all of it; ``holds`` is None where both ways count."""
     match term.op:
         case "not":
-            return _universal(term.args[0], None if holds is None else not holds)
+            return _universal(term.args[0], None if holds is None else not holds, endless)
         case "implies":
-            return _universal(term.args[0], None if holds is None else not holds) or _universal(term.args[1], holds)
+            premise = _universal(term.args[0], None if holds is None else not holds, endless)
+            return premise or _universal(term.args[1], holds, endless)
         case "iff" | "eq":
-            return any(_universal(a, None) for a in term.args)
+            return any(_universal(a, None, endless) for a in term.args)
         case "ite":
-            return _universal(term.args[0], None) or any(_universal(a, holds) for a in term.args[1:])
-        case "forall" | "exists" if any(v.sort == T.NAT for v in term.data):
+            return _universal(term.args[0], None, endless) or any(_universal(a, holds, endless) for a in term.args[1:])
+        case "forall" | "exists" if any(v.sort.kind in endless for v in term.data):
             if holds is None or holds is (term.op == "forall"):
                 return True
-    return any(_universal(a, holds) for a in term.args)
+    return any(_universal(a, holds, endless) for a in term.args)
 
 
 def disagreement(chapter: Chapter, obligation: Obligation, situation: Decoded) -> str | None:

@@ -85,7 +85,7 @@ class Terms:
             case "atom":
                 return self._apply(term.data, term.args, sort)
             case "lt" if cast(Sort, term.args[0].sort).kind == "position":
-                return self._apply(f"lt.{cast(Sort, term.args[0].sort).name}", term.args, T.BOOL)
+                return self._apply(f"#lt.{cast(Sort, term.args[0].sort).name}", term.args, T.BOOL)
             case "forall" | "exists":
                 return self._quantifier(term)
         return make.mkTerm(_KINDS[term.op], *map(self.term, term.args))

@@ -88,7 +88,7 @@ class Decoder:
                     yield Variant(case, self._values(fields, element))
 
     def _variant(self, name: str, at: tuple[int, ...], sort: Sort) -> Variant:
-        cases = [c for c, _ in sort.cases if Cell(f"{name}.is.{c}", at, None) in self.model]
+        cases = [c for c, _ in sort.cases if Cell(f"{name}.#is.{c}", at, None) in self.model]
         case = cases[0] if cases else sort.cases[0][0]
         fields = sort.fields(case)
         parts = tuple(self._at(f"{name}.{case}.{i}", at, f) for i, f in enumerate(fields))

@@ -207,11 +207,11 @@ class Expansion:
 
     def _function(self, term: Term, env: Env, count: int) -> tuple[Term, ...]:
         word, _, of = term.data.partition(".")
-        if of == cast(Sort, term.sort).name and word in ("zero", "next", "prev"):
-            if word == "zero":
+        if of == cast(Sort, term.sort).name and word in ("#zero", "#next", "#prev"):
+            if word == "#zero":
                 return (T.TRUE, *[T.FALSE] * (count - 1))
             at = self.choice(term.args[0], env)
-            return (T.FALSE, *at[:-1]) if word == "next" else (*at[1:], T.FALSE)
+            return (T.FALSE, *at[:-1]) if word == "#next" else (*at[1:], T.FALSE)
         places = [(c, self._cells(term.data, args, count)) for args, c in self._places(term.args, env)]
         return tuple(T.disj(T.conj((c, cells[i])) for c, cells in places) for i in range(count))
 

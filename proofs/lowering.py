@@ -108,7 +108,7 @@ class Lowering:
             case "lowered":
                 return term.args[0]
             case "zero":
-                return atom(f"zero.{cast(Sort, term.sort).name}", (), cast(Sort, term.sort))
+                return atom(f"#zero.{cast(Sort, term.sort).name}", (), cast(Sort, term.sort))
         return T.rebuild(term, tuple(self.formula(a) for a in term.args))
 
     def _quantified(self, term: Term) -> Term:
@@ -218,7 +218,7 @@ class Lowering:
         return self._witnessed_fresh(s)
 
     def _witnessed_state(self, whole: Term, keys: Sequence[Term]) -> Term:
-        name = f"nonempty.{self._name(whole)}"
+        name = f"#nonempty.{self._name(whole)}"
         if whole not in self._witnessed:
             self._witnessed.add(whole)
             key_sorts = whole.sort.keys if isinstance(whole.sort, MapSort) else ()
@@ -231,7 +231,7 @@ class Lowering:
         """A set that an event made: its non-emptiness gets a name, with the variables that occur free in it."""
         free = tuple(sorted(s.free - self.constants, key=lambda v: v.data[1]))
         if s not in self._names:
-            self._names[s] = f"nonempty.{next(self._fresh)}"
+            self._names[s] = f"#nonempty.{next(self._fresh)}"
             self._state_witness(self._names[s], s, free)
         return atom(self._names[s], free, BOOL)
 
@@ -296,16 +296,16 @@ class Lowering:
                 whole, keys = s.args[0], s.args[1:]
                 self._count(whole)
                 xs = tuple(T.variable("k", cast(Sort, k.sort)) for k in keys)
-                name = f"size.{self._name(whole)}"
+                name = f"#size.{self._name(whole)}"
                 self.counted.setdefault(name, (xs, T.make("get", (whole, *xs), s.sort)))
                 return atom(name, [self.formula(k) for k in keys], NAT)
             case "state" | "static" | "var":
                 self._count(s)
-                self.counted.setdefault(f"size.{self._name(s)}", ((), s))
-                return atom(f"size.{self._name(s)}", (), NAT)
+                self.counted.setdefault(f"#size.{self._name(s)}", ((), s))
+                return atom(f"#size.{self._name(s)}", (), NAT)
         free = tuple(sorted(s.free - self.constants, key=lambda v: v.data[1]))
         if s not in self._sizes:
-            self._sizes[s] = f"size.{next(self._fresh)}"
+            self._sizes[s] = f"#size.{next(self._fresh)}"
             self.counted[self._sizes[s]] = (free, s)
         return atom(self._sizes[s], free, NAT)
 
@@ -327,7 +327,7 @@ class Lowering:
         self._sized.add(whole)
         if isinstance(whole.sort, MapSort):
             xs = tuple(T.variable("k", k) for k in whole.sort.keys)
-            value = atom(f"size.{self._name(whole)}", xs, NAT)
+            value = atom(f"#size.{self._name(whole)}", xs, NAT)
             empty = T.neg(self.nonempty(T.make("get", (whole, *xs), whole.sort.value)))
             self._fact("size", T.quantify("forall", xs, T.neg(T.make("lt", (value, T.num(0)), BOOL))))
             self._fact("size", T.quantify("forall", xs, T.iff(T.eq(value, T.num(0)), empty)))
@@ -421,9 +421,9 @@ class Lowering:
         found = []
         for case, fields in sort.cases:
             values = tuple(atom(f"{name}.{case}.{i}", args, f) for i, f in enumerate(fields))
-            found.append((atom(f"{name}.is.{case}", args, BOOL), case, values))
+            found.append((atom(f"{name}.#is.{case}", args, BOOL), case, values))
         xs = tuple(T.variable("k", cast(Sort, a.sort)) for a in args)
-        flags = [atom(f"{name}.is.{case}", xs, BOOL) for case, _ in sort.cases]
+        flags = [atom(f"{name}.#is.{case}", xs, BOOL) for case, _ in sort.cases]
         one = [T.disj(flags)] + [T.neg(T.conj((a, b))) for a, b in itertools.combinations(flags, 2)]
         self._fact(f"{name}.cases", T.quantify("forall", xs, T.conj(one)))
         return found
@@ -442,14 +442,14 @@ class Lowering:
     def _neighbour(self, term: Term) -> Term:
         sort = cast(Sort, term.sort)
         at = self.formula(term.args[0])
-        value = atom(f"{term.op}.{sort.name}", [at], sort)
+        value = atom(f"#{term.op}.{sort.name}", [at], sort)
         ground = not (at.free - self.constants)
         if term.op == "next":
             assert ground, "next of a bound position"
             self._adjacent(at, value, sort)
-            self._fact("next", T.eq(atom(f"prev.{sort.name}", [value], sort), at))
+            self._fact("next", T.eq(atom(f"#prev.{sort.name}", [value], sort), at))
         elif ground:
-            zero = atom(f"zero.{sort.name}", (), sort)
+            zero = atom(f"#zero.{sort.name}", (), sort)
             self._adjacent(value, at, sort, T.neg(T.eq(at, zero)))
             # Statements about the position before are used where one is mentioned (`translate.triggers`); this
             # mention is there in every branch of the search.
@@ -484,7 +484,7 @@ def lowered(term: Term) -> Term:
 def order_axioms(sort: Sort) -> Iterable[Fact]:
     """A total order with a least element."""
     a, b, c = (T.variable(n, sort) for n in "abc")
-    zero = atom(f"zero.{sort.name}", (), sort)
+    zero = atom(f"#zero.{sort.name}", (), sort)
     yield Fact("order", T.quantify("forall", (a,), T.neg(_lt(a, a))))
     yield Fact("order", T.quantify("forall", (a, b, c), T.implies(T.conj((_lt(a, b), _lt(b, c))), _lt(a, c))))
     yield Fact("order", T.quantify("forall", (a, b), T.disj((_lt(a, b), T.eq(a, b), _lt(b, a)))))
@@ -494,8 +494,8 @@ def order_axioms(sort: Sort) -> Iterable[Fact]:
 def prev_axioms(sort: Sort) -> Iterable[Fact]:
     """The position before another, for statements that speak of it; stated where it is mentioned, see `triggers`."""
     x, m = T.variable("x", sort), T.variable("m", sort)
-    zero = atom(f"zero.{sort.name}", (), sort)
-    before = atom(f"prev.{sort.name}", [x], sort)
+    zero = atom(f"#zero.{sort.name}", (), sort)
+    before = atom(f"#prev.{sort.name}", [x], sort)
     positive = T.neg(T.eq(x, zero))
     yield Fact("prev", T.quantify("forall", (x,), T.implies(positive, _lt(before, x))))
     nothing_between = T.implies(T.conj((positive, _lt(m, x))), T.neg(_lt(before, m)))

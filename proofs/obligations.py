@@ -80,8 +80,7 @@ class ChapterObligations:
             yield from self._loop(before)
 
     def _initial(self) -> Iterator[Obligation]:
-        numbers = {f"{v.name}_natural" for v in self.chapter.variables.values()}
-        statements = (*self.chapter.axioms, *(s for s in self.own if s.name in numbers))
+        statements = (*self.chapter.axioms, *self.chapter.naturals)
         axioms = tuple((s.name, s.term) for s in statements)  # what no init sets holds a value of its sort, too
         where = SourceLine(*self.chapter.where)
         yield Obligation(

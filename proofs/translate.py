@@ -44,7 +44,7 @@ class Translator:
             return self._quantifier(term)
         if term.op == "lt" and cast(Sort, term.args[0].sort).kind == "position":
             sort = cast(Sort, term.args[0].sort)
-            below = self.function(f"lt.{sort.name}", (sort, sort), T.BOOL)
+            below = self.function(f"#lt.{sort.name}", (sort, sort), T.BOOL)
             return apply(below, [self.expression(a) for a in term.args], self.context)
         args = [self.expression(a) for a in term.args]
         match term.op:
@@ -75,7 +75,7 @@ def triggers(term: Term) -> list[tuple[Term, ...]]:
     without this, each use would mention the next position before, without end."""
     bound = frozenset(term.data)
     atoms = [t for t in T.subterms(term.args[0]) if t.op in ("atom", "lt") and t.free & bound]
-    prevs = [t for t in atoms if t.op == "atom" and t.data.startswith("prev.") and t.args[0] in bound]
+    prevs = [t for t in atoms if t.op == "atom" and t.data.startswith("#prev.") and t.args[0] in bound]
     if not prevs:
         return []
     chosen, covered = [prevs[0]], prevs[0].free & bound

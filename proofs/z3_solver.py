@@ -41,7 +41,7 @@ class Z3Session:
 
     def _new(self, limit: int, matching_only: bool) -> z3.Solver:
         solver = z3.Solver(ctx=self._translator.context)
-        solver.set(rlimit=limit, random_seed=0)
+        solver.set(rlimit=limit, random_seed=0, ctrl_c=False)  # or Z3 may swallow an interruption
         if matching_only:
             solver.set(auto_config=False, mbqi=False)
         solver.add(*self._base)

@@ -403,6 +403,65 @@ class Sequences(Machine):
             ~self.cache.pending.has(key), self.cache.content[self.table[seq, old(self).size[seq]]] == key
         )
 
+    @theorem("a block that was taken is the last of the table, and its first write belongs to who took it", after=take)
+    def taken_is_last(self, seq: Seq, block: Block) -> Bool:
+        return (
+            (self.table[seq, old(self).size[seq]] == block)
+            & (self.taker[block] == seq)
+            & self.cache.blocks.holders[block].is_only(Seat.seq_at(seq, old(self).size[seq]))
+        )
+
+    @theorem("what a sequence has published can be matched", after=publish)
+    def published_is_matchable(self, seq: Seq, index: Index) -> Bool:
+        return self.cache.cached.has(self.text[seq, index]) & ~self.cache.pending.has(self.text[seq, index])
+
+    @theorem("what is published ahead can be matched, and is promised", after=publish_ahead)
+    def promised_is_matchable(self, key: Chain) -> Bool:
+        return self.cache.cached.has(key) & self.cache.pending.has(key)
+
+    @theorem("what has been written is no longer promised", after=settle)
+    def settled_is_written(self, key: Chain) -> Bool:
+        return ~self.cache.pending.has(key)
+
+    @theorem("what is taken back cannot be matched", after=withdraw)
+    def withdrawn_is_gone(self, key: Chain) -> Bool:
+        return ~self.cache.cached.has(key)
+
+    @theorem("a key that is evicted cannot be matched", after=evict)
+    def evicted_is_gone(self, key: Chain) -> Bool:
+        return ~self.cache.cached.has(key)
+
+    @theorem("after a reset no key can be matched", after=reset)
+    def reset_forgets(self) -> Bool:
+        return forall(Chain, lambda k: ~self.cache.cached.has(k))
+
+    @theorem("an outside holder keeps the block in use", after=hold)
+    def held_from_outside(self, block: Block, pin: Pin) -> Bool:
+        return self.cache.blocks.holders[block].has(Seat.pin_of(pin))
+
+    @theorem("an outside holder that lets go holds nothing", after=unhold)
+    def let_go(self, block: Block, pin: Pin) -> Bool:
+        return ~self.cache.blocks.holders[block].has(Seat.pin_of(pin))
+
+    @theorem("a block that is given back is no longer in the table", after=drop)
+    def dropped_is_gone(self, seq: Seq) -> Bool:
+        index = self.size[seq]
+        return ~self.seated(old(self).table[seq, index], seq, index) & (index < old(self).size[seq])
+
+    @theorem("a child that forks shares the block of its parent", after=fork_next)
+    def forked_is_shared(self, parent: Seq, child: Seq) -> Bool:
+        index = old(self).size[child]
+        return (self.table[child, index] == self.table[parent, index]) & (index < self.size[child])
+
+    @theorem("what a sequence writes is what it can read then", after=write)
+    def written_is_readable(self, seq: Seq, chain: Chain) -> Bool:
+        index = self.depth(chain)
+        return (self.text[seq, index] == chain) & self.cache.covers(self.cache.content[self.table[seq, index]], chain)
+
+    @theorem("of a block that is cut, what remains can be read", after=truncate)
+    def cut_is_shorter(self, seq: Seq, index: Index, chain: Chain) -> Bool:
+        return self.text[seq, index] == chain
+
     @theorem("a sequence without blocks holds none: nothing leaks when it ends")
     def drained(self) -> Bool:
         return forall(Seq, Block, Index, lambda s, b, i: implies(self.size[s].is_zero(), ~self.seated(b, s, i)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from kvspec.model.compiled.text import Text, default_text
 from kvspec.model.compiled.touch import Check, Names, Query, Touches
+from kvspec.spec.language import SpecError
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import MapSort, Path, SetSort, Sort, Term
 from kvspec.spec.language.traced import Effect, Requirement, Statement, TracedEvent
@@ -47,7 +49,7 @@ class Events(Text):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.space |= {"StepError": StepError, "InvariantError": InvariantError, "Broken": Broken}
-        self.space |= {"replace": replace, "replace_map": replace_map, "reindex": reindex}
+        self.space |= {"product": itertools.product, "replace": replace, "replace_map": replace_map, "reindex": reindex}
         self._checks: dict[str, list[tuple[Query, list[str], dict[Term, str]]]] = {}
         self._names: dict[str, Names] = {}
         self._looked_up: dict[str, dict[Term, str]] = {}
@@ -251,20 +253,76 @@ class Events(Text):
         return lines
 
     def _bulk(self, change: _Change, env: Mapping[Term, str]) -> list[str]:
-        """A rule for all keys at once: keys that hold nothing keep nothing, so only stored ones are visited."""
+        """A rule for all keys at once. Where it leaves blank what is blank, only stored keys are visited."""
         rule = change.effect.args[0]
         assert rule.op == "map_lambda", "a map is replaced by a rule"
         key = self.fresh("key")
         inner = dict(env)
         for i, x in enumerate(rule.data):
             inner[x] = key if len(rule.data) == 1 else f"{key}[{i}]"
+        keys = change.variable if keeps_blank(rule, change.effect.path) else self._all_keys(rule.data)
         hoist, self._hoist = self._hoist, None
         body = rule.args[0]
         text = f"set({self.set_value(body, inner)})" if isinstance(body.sort, SetSort) else self.expr(body, inner)
         self._hoist = hoist
-        self._lines.append(f"new{change.number} = {{{key}: {text} for {key} in {change.variable}}}")
+        self._lines.append(f"new{change.number} = {{{key}: {text} for {key} in {keys}}}")
         lines = [f"replace_map({change.variable}, new{change.number})"]
         return lines + ([f"reindex({change.inverse}, {change.variable})"] if change.inverse else [])
+
+
+    def _all_keys(self, variables: Sequence[Term]) -> str:
+        """Every key that there is: of sorts that can be enumerated."""
+        parts = []
+        for v in variables:
+            sort = cast(Sort, v.sort)
+            if sort.name not in self.carriers:
+                what = f"a map over the sort {sort.name} is given other values at all keys at once"
+                raise SpecError(what, "a rule that leaves blank what is blank, or a sort whose elements are known")
+            parts.append(f"{self.constant(self.carriers[sort.name], 'carrier')}()")
+        return parts[0] if len(parts) == 1 else f"product({', '.join(parts)})"
+
+
+def keeps_blank(rule: Term, path: Path) -> bool:
+    """Whether a rule for all keys of a map gives its default wherever the map holds its default."""
+    old = rule.args[0]
+    sort = old.sort
+    if isinstance(sort, SetSort):
+        xs = tuple(T.variable("x", s) for s in sort.elements)
+        return _blank_member(old, xs, rule.data, path) is T.FALSE
+    blank = {"nat": T.num(0), "bool": T.FALSE}.get(cast(Sort, sort).kind)
+    if cast(Sort, sort).kind == "position":
+        blank = T.make("zero", (), sort)
+    found = _with_blank(old, rule.data, path, blank)
+    return blank is not None and found is blank
+
+
+def _with_blank(term: Term, keys: Sequence[Term], path: Path, blank: Term | None) -> Term:
+    """The term with the map's default put in where the rule reads its own cell."""
+    if term.op == "get" and term.args[0].op == "state" and term.args[0].data == path and term.args[1:] == tuple(keys):
+        return term if blank is None else blank
+    return T.rebuild(term, tuple(_with_blank(a, keys, path, blank) for a in term.args)) if term.args else term
+
+
+def _blank_member(s: Term, xs: Sequence[Term], keys: Sequence[Term], path: Path) -> Term:
+    """Membership in a set that a rule gives, with the rule's own cell empty."""
+    if s.op == "set_empty" or (s.op == "get" and s.args[0].op == "state" and s.args[0].data == path):
+        same = s.op == "set_empty" or s.args[1:] == tuple(keys)
+        return T.FALSE if same else T.TRUE
+    if s.op == "set_remove":
+        return _blank_member(s.args[0], xs, keys, path)
+    if s.op == "set_lambda":
+        body = T.substitute(s.args[0], dict(zip(s.data, xs, strict=True)))
+        return _no_members(body, keys, path)
+    return T.TRUE
+
+
+def _no_members(term: Term, keys: Sequence[Term], path: Path) -> Term:
+    """A statement with every membership in the rule's own cell false."""
+    if term.op == "has" and term.args[0].op == "get" and term.args[0].args[0].op == "state":
+        cell = term.args[0]
+        if cell.args[0].data == path and cell.args[1:] == tuple(keys):
+            return T.FALSE
+    return T.rebuild(term, tuple(_no_members(a, keys, path) for a in term.args)) if term.args else term
 
 
 class _Change(NamedTuple):

@@ -65,10 +65,18 @@ class Chapter:
                 arguments = tuple(cast(Sort, scope.view(s)) for s in slot.arguments)
                 self.statics[path] = StaticSymbol(path, arguments, scope.view(slot.result))
             elif isinstance(slot, Instance):
+                self._check_sorts(slot)
                 more = () if slot.index is None else (cast(Sort, scope.view(slot.index.sort)),)
                 inner = scope.inner(slot)._scope
                 self._instances.append((slot, inner, index + more))
                 self._collect(inner, index + more)
+
+    def _check_sorts(self, slot: Instance) -> None:
+        """An instance can only replace sorts that its chapter speaks of."""
+        inner = Chapter(slot.machine).sorts
+        for name in slot.sorts:
+            if name not in inner:
+                raise SpecError(f"{slot.name} replaces the sort {name}", f"one of {', '.join(inner)}")
 
     def _all_sorts(self) -> dict[str, Sort]:
         found: dict[str, Sort] = {}
@@ -127,8 +135,9 @@ class Chapter:
         return traced
 
     def _check_refinement(self, traced: TracedEvent) -> None:
-        """An implementation may not look at the abstract state that it implements."""
+        """An implementation may not look at the abstract state that it implements, nor at a ghost."""
         hidden = [inner.path for slot, inner, _ in self._instances if slot.refined]
+        hidden += [v.path for v in self.variables.values() if v.ghost and hidden]
         reads: list[tuple[Term, SourceLine]] = [(r.term, r.where) for r in traced.requires]
         for e in traced.effects:
             if len(e.path) == 1 and not self.variables[e.path].ghost:
@@ -149,9 +158,11 @@ class Chapter:
     @property
     def invariants(self) -> list[Statement]:
         """The chapter's own invariants, and that counters never fall below zero."""
-        return [self._statement(d) for d in self._declared(Invariant)] + self._naturals()
+        return [self._statement(d) for d in self._declared(Invariant)] + self.naturals
 
-    def _naturals(self) -> list[Statement]:
+    @property
+    def naturals(self) -> list[Statement]:
+        """That the chapter's own counters never fall below zero."""
         own = [v for v in self.variables.values() if len(v.path) == 1]
         return [natural(v, self.env[v.path], SourceLine(*self.where)) for v in own if holds_nat(v.sort)]
 
@@ -194,6 +205,9 @@ class Chapter:
     def _theorem(self, declared: Theorem) -> Statement:
         if declared.after is None:
             return self._statement(declared)
+        if declared.after not in self._declared(Event):
+            expected = f"one of {', '.join(self.event_names)}"
+            raise SpecError(f"{declared.name} is said of {declared.after.name}", expected, declared.where)
         traced = self.event(declared.after.name)
         trace = Trace(self, traced.after, "theorem")
         trace.before = dict(self.env)

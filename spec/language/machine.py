@@ -8,7 +8,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.errors import SourceLine, SpecError
@@ -260,7 +260,22 @@ def _tuple(annotation: Any) -> tuple[Sort, ...]:
     return tuple(a.sort for a in args)
 
 
-class Machine:
+class _OneName(dict[str, Any]):
+    """The body of a chapter: no name may be declared twice, or the first would be lost without a word."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if isinstance(self.get(name), (Declared, Instance)):
+            raise SpecError(f"'{name}' is declared twice", "another name")
+        super().__setitem__(name, value)
+
+
+class _ChapterType(type):
+    @classmethod
+    def __prepare__(cls, name: str, bases: tuple[type, ...], /, **options: Any) -> _OneName:
+        return _OneName()
+
+
+class Machine(metaclass=_ChapterType):
     """Base class of chapters."""
 
     _scope: Scope
@@ -277,6 +292,12 @@ class Machine:
         for declared in vars(cls).values():
             if isinstance(declared, Declared):
                 declared.hints = typing.get_type_hints(declared.body, names)
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise SpecError(f"'==' or '!=' on a {type(self).__name__}", "a statement about its variables")
+
+    __ne__ = __eq__
+    __hash__ = None  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
         raise SpecError(f"'{name}' is not declared in {type(self).__name__}", "an annotated variable or an event")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.errors import SpecError, source_line
+from kvspec.spec.language.errors import SourceLine, SpecError, source_line
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
 from kvspec.spec.language.traced import Effect, Owed, Requirement
 from kvspec.spec.language.values import Bool, lift, sort_views, wrap
@@ -124,6 +124,8 @@ class Trace:
         if self.purpose != "event":
             raise SpecError(f"event {declared.name} is called by a {self.purpose}", "an event as the caller")
         caller, callee = self.callers[-1][0], machine._scope
+        if any(scope.path == callee.path and name.split(".")[-1] == declared.name for scope, name, _ in self.callers):
+            raise SpecError(f"{declared.name} calls itself", "an event that ends")
         if callee.path not in (caller.path, (*caller.path, callee.path[-1] if callee.path else "")):
             raise SpecError(
                 f"{'.'.join((*callee.path, declared.name))} is called past the chapter it belongs to",
@@ -132,19 +134,42 @@ class Trace:
         sorts = [callee.view(sort) for _, sort in declared.parameters()]
         if len(args) != len(sorts):
             raise SpecError(f"{declared.name} called with {len(args)} arguments", f"{len(sorts)}")
-        values = tuple(wrap(lift(a, s)) for a, s in zip(args, sorts, strict=True))
-        self.run(declared, machine, values, inherit)
+        terms = [lift(a, s) for a, s in zip(args, sorts, strict=True)]
+        self._numbers(declared, callee, terms, inherit)
+        self.run(declared, machine, tuple(map(wrap, terms)), inherit)
+
+    def _numbers(self, declared: Event, callee: Scope, terms: list[Term], inherit: bool) -> None:
+        """An event may count on its numbers not being negative, so its caller has to see to it."""
+        where = source_line()
+        for term in terms:
+            if term.sort == T.NAT and term.op != "num":
+                self.callers.append((callee, ".".join((*callee.path, declared.name)), inherit))
+                natural = T.neg(T.make("lt", (term, T.num(0)), T.BOOL))
+                self._ask(T.implies(T.conj(self.conditions), natural), where)
+                self.callers.pop()
 
     def require(self, condition: Bool) -> None:
         if self.purpose != "event":
             raise SpecError(f"require(...) in a {self.purpose}", "an event")
         term = T.implies(T.conj(self.conditions), lift(condition, T.BOOL))
         where = source_line()
-        inherited = [inherit for _, _, inherit in self.callers[1:]]
-        if all(inherited):
+        self._ask(term, where)
+
+    def _ask(self, term: Term, where: SourceLine) -> None:
+        """What a called event asks for: the guard of the outermost event where the text inherits it, owed elsewhere.
+
+        Calls inside the chapter are read as if their text stood there. What another chapter's event asks for where it
+        calls on its own account was proved in that chapter.
+        """
+        calls = self.callers[1:]
+        own = self.callers[0][0].path
+        inside = next((i for i, (scope, _, _) in enumerate(calls) if scope.path != own), len(calls))
+        if not all(inherit for _, _, inherit in calls[inside + 1 :]):
+            return
+        if all(inherit for _, _, inherit in calls[: inside + 1]):
             self.requires.append(Requirement(term, where))
-        elif all(inherited[1:]):
-            self.owed.append(Owed(self.callers[1][1], term, where))
+        else:
+            self.owed.append(Owed(calls[min(inside, len(calls) - 1)][1], term, where))
 
     def change(self, place: Place, kind: str, args: tuple[Term, ...]) -> None:
         name = ".".join(place.path)
@@ -214,5 +239,7 @@ def old(machine: M) -> M:
     scope = machine._scope
     if scope.trace.purpose != "theorem":
         raise SpecError(f"old(...) in a {scope.trace.purpose}", "a theorem about a step")
+    if all(t is scope.trace.env[p] for p, t in scope.trace.before.items()):
+        raise SpecError("old(...) in a theorem about a state", "@theorem(..., after=event)")
     past = Trace(scope.trace.chapter, scope.trace.before, "theorem")
     return cast(M, Scope(past, scope.cls, scope.path, scope.keys, scope.sorts).machine())

@@ -201,8 +201,22 @@ class Variants(Value):
         return wrap(T.make("field", (self.term,), sort, (which.name, number)))
 
 
-class Set(Generic[E]):
+class _Incomparable:
+    """Python would compare objects, not what they stand for."""
+
+    _compare = "a statement about the elements"
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise SpecError(f"'==' or '!=' on a {type(self).__name__}", self._compare)
+
+    __ne__ = __eq__
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Set(_Incomparable, Generic[E]):
     """A set of scalars or of tuples of scalars. Methods that change it are for events only."""
+
+    _compare = "set.equals(other)"
 
     def __init__(self, term: Term | None, place: Place | None = None) -> None:
         self._term, self._place = term, place
@@ -288,7 +302,7 @@ class Set(Generic[E]):
         raise SpecError("a symbolic set is used as a Python truth value", "~set.is_empty()")
 
 
-class Map(Generic[K, V]):
+class Map(_Incomparable, Generic[K, V]):
     """A total map. What it holds for a key that nothing was stored under is arbitrary."""
 
     def __init__(self, place: Place) -> None:
@@ -407,7 +421,10 @@ def lift_tuple(value: object, sorts: tuple[Sort, ...]) -> tuple[Term, ...]:
 def _quantifier(op: str, args: tuple[Any, ...]) -> Bool:
     *classes, rule = args
     xs = bound(rule, tuple(sort_of(c) for c in classes))
-    return Bool(T.quantify(op, xs, lift(rule(*map(wrap, xs)), T.BOOL)))
+    body = lift(rule(*map(wrap, xs)), T.BOOL)
+    if any(t.op == "next" and not t.free.isdisjoint(xs) for t in T.subterms(body)):
+        raise SpecError("the position after a bound one", "next() of a parameter or of what is stored")
+    return Bool(T.quantify(op, xs, body))
 
 
 def forall(*args: Any) -> Bool:

@@ -13,7 +13,21 @@ from kvspec.model.compiled import Compiled, InvariantError, StepError
 from kvspec.model.concrete import ABSENT, NotEnabled, State, Structure, Variant, evaluate, fire
 from kvspec.model.conformance import Context
 from kvspec.model.world import NOTHING, Chain, Chains
-from kvspec.spec.language import Chapter
+from kvspec.spec.language import (
+    Bool,
+    Chapter,
+    Id,
+    Machine,
+    Map,
+    Nat,
+    Set,
+    SpecError,
+    event,
+    forall,
+    invariant,
+    nat,
+    set_where,
+)
 from kvspec.spec.language.terms import MapSort, Path, SetSort
 from kvspec.spec.sequences import Sequences
 
@@ -165,3 +179,60 @@ def test_invariants_on_what_was_touched_agree_with_all_of_them(seed: int) -> Non
     seen = walk(unguarded=True, seed=seed, steps=200)
     assert seen["steps"] > 150
     assert seen["broken"] > 20
+
+
+# -- rules for all keys at once ----------------------------------------------------------------------------------------
+
+
+class Thing(Id):
+    """A key."""
+
+
+class Bulk(Machine):
+    """Maps that are given by rules."""
+
+    counts: Map[Thing, Nat]
+    marks: Map[Thing, Set[Thing]]
+
+    @event
+    def all_five(self) -> None:
+        """Every key has five, stored or not."""
+        self.counts.assign_all(lambda k: nat(5))
+
+    @event
+    def all_marked(self, mark: Thing) -> None:
+        """Every key has the mark."""
+        self.marks.assign_all(lambda k: set_where(Thing, lambda x: x == mark))
+
+    @event
+    def unmark(self, mark: Thing) -> None:
+        """No key has the mark any more."""
+        self.marks.assign_all(lambda k: self.marks[k].without(set_where(Thing, lambda x: x == mark)))
+
+    @invariant("no key has more than three")
+    def few(self) -> Bool:
+        return forall(Thing, lambda k: self.counts[k] <= 3)
+
+
+@pytest.mark.parametrize("steps", [["all_marked"], ["all_marked", "unmark"], ["unmark"]])
+def test_a_rule_reaches_keys_that_were_never_stored(steps: list[str]) -> None:
+    things = ["x", "y"]
+    chapter, structure = Chapter(Bulk), Structure({"Thing": things})
+    machine = Compiled(chapter, {}, {"Thing": lambda: things})
+    state: State = {("counts",): {}, ("marks",): {}}
+    for name in steps:
+        args = ("x",)
+        state = fire(chapter.event(name), structure, state, args)
+        machine.events[name](*args)
+    assert machine.state[("marks",)] == {k: set(v) for k, v in state[("marks",)].items() if v}
+
+
+def test_a_rule_that_breaks_an_invariant_at_a_key_that_was_never_stored_is_found() -> None:
+    machine = Compiled(Chapter(Bulk), {}, {"Thing": lambda: ["x"]})
+    with pytest.raises(InvariantError, match="few"):
+        machine.events["all_five"]()
+
+
+def test_a_rule_over_keys_without_end_is_refused() -> None:
+    with pytest.raises(SpecError, match="all keys at once"):
+        Compiled(Chapter(Bulk), {}, {})
