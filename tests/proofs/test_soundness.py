@@ -230,7 +230,7 @@ def test_a_name_is_declared_once() -> None:
                 return false()
 
             @invariant("another")  # type: ignore[no-redef]
-            def inv(self) -> Bool:
+            def inv(self) -> Bool:  # noqa: F811
                 return ~false()
 
 
