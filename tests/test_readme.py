@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kvspec.cli.main import run
+from kvspec.spec import CHAPTERS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,6 +35,50 @@ def test_a_transcript_is_what_the_command_prints(
     monkeypatch.chdir(ROOT)
     assert run(command.split()) == 0
     assert timeless(capsys.readouterr().out) == timeless(shown)
+
+
+def test_the_counterexample_is_what_the_missing_line_gives(tmp_path: Path) -> None:
+    line = re.findall(r"Without the line `([^`]*)` in `publish`", README)[0]
+    package = tmp_path / "kvspec"
+    shutil.copytree(ROOT / "spec", package / "spec")
+    for folder in ("model", "proofs", "cli"):
+        (package / folder).symlink_to(ROOT / folder)
+    chapter = package / "spec" / "prefix_cache.py"
+    text = chapter.read_text(encoding="utf-8")
+    assert text.count(f"        {line}\n") == 1
+    chapter.write_text(text.replace(f"        {line}\n", ""), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "kvspec.cli", "prove", "--chapter", "prefix_cache"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    printed = timeless(done.stdout)
+    said, last = (
+        timeless(block) for block in re.findall(r"```\n(publish / .*?|\d+ refuted: .*?)\n```", README, re.DOTALL)
+    )
+    assert printed[-1:] == last
+    # The rest is the solver's choice of one situation out of many; its versions differ.
+    fixed = [part for part in said if part.startswith(("step ", "reached ", "run it "))]
+    assert len(fixed) == 3 and set(fixed) <= set(printed)
+    broken = next(part for part in said if part.startswith("broken ")).partition(" (")[0]
+    assert any(part.startswith(broken) for part in printed)
+
+
+def test_every_section_that_is_cited_is_in_the_contract() -> None:
+    contract = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^(?:## |- \*\*)(\d+(?:\.\d+)?)\b", contract, flags=re.MULTILINE)) | {"10.1"}
+    assert {str(n) for n in range(1, 11)} <= described
+    cited = set()
+    for path in (ROOT / "spec").glob("*.py"):
+        for places in re.findall(r"\(seed ([\d., and]+)", path.read_text(encoding="utf-8")):
+            cited |= set(re.findall(r"\d+(?:\.\d+)?", places))
+    assert cited and cited <= described
+
+
+def test_the_contract_names_every_chapter() -> None:
+    table = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8").partition("## 1 ")[0]
+    assert [name for name in CHAPTERS if f"`{name}`" not in table] == []
 
 
 def test_links_lead_somewhere() -> None:
