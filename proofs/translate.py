@@ -11,6 +11,9 @@ from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import Sort, Term
 
 
+z3.Context.owner = False  # its __del__ asks for this even where Ctrl-C ended its __init__
+
+
 class Translator:
     """Keeps one Z3 sort for each sort and one function for each symbol; equal terms are translated once."""
 
