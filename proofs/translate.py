@@ -10,7 +10,6 @@ from kvspec.proofs.z3_terms import BUILD, apply
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import Sort, Term
 
-
 z3.Context.owner = False  # its __del__ asks for this even where Ctrl-C ended its __init__
 
 
