@@ -15,6 +15,7 @@ from kvspec.cli.output import (
     Exit,
     JsonFile,
     JunitFile,
+    all_different,
     console,
     counted,
     exit_for,
@@ -46,6 +47,7 @@ def check(
 ) -> Exit:
     """Prove the spec and replay a workload on the torch manager."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
+    all_different(json_file, junit_file)
     job = _Job(trace, brief)
 
     def finish(complete: bool) -> None:

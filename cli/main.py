@@ -9,6 +9,7 @@ Exit codes are those of `Exit`, and beside them 70 (a fault of kvspec itself: tr
 (the reader of a pipe went away). None of these can be taken for a verdict.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -25,6 +26,9 @@ from kvspec.cli.output import Exit, version
 INTERNAL_ERROR: Final = 70
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
+
+_CANNOT_WRITE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""What an output says that takes no more; such an error names no file."""
 
 
 class Command(NamedTuple):
@@ -82,6 +86,10 @@ def _not_selected() -> None:
 
 def run(args: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
     """Run one command line and return the exit code; never raises, whatever the command does."""
+    if sys.stderr is None:  # started with it closed: what is said there is lost, and must not go to stdout
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        return _complain("error: standard output is closed, expected somewhere to write to", Exit.BAD_INPUT)
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
@@ -93,13 +101,20 @@ def run(args: Sequence[str] | None = None, commands: Sequence[Command] = COMMAND
     except KeyboardInterrupt:
         code = _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # What is still buffered can go nowhere; without this the interpreter would complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         code = BROKEN_PIPE
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _CANNOT_WRITE:
+            _forget_output()
+            return _complain(f"error: the output could not be written: {error.strerror}", Exit.BAD_INPUT)
         traceback.print_exc()
         code = _complain(f"this is a fault of kvspec {version()}, not a verdict", INTERNAL_ERROR)
     return int(code)
+
+
+def _forget_output() -> None:
+    """What is still buffered can go nowhere; without this the interpreter would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(args: list[str], commands: Sequence[Command]) -> int:

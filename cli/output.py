@@ -140,7 +140,18 @@ class OutputFile:
                 )
 
     def write_bytes(self, data: bytes) -> None:
-        """Write the whole file at once: a reader sees what was there before or all of this, never a part."""
+        """Write the whole file at once: a reader sees what was there before or all of this, never a part.
+
+        Raises:
+            InputError: it cannot be written there.
+        """
+        try:
+            self._write(data)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            fail_input(f"'{self.path}' could not be written ({reason})", where=self.option, expected="a file to write")
+
+    def _write(self, data: bytes) -> None:
         if self.path is None:
             return
         if self.path.exists() and not self.path.is_file():
@@ -157,6 +168,21 @@ class OutputFile:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def all_different(*files: OutputFile) -> None:
+    """Each file is written whole, so two of them in one place would leave only the last; a device takes several.
+
+    Raises:
+        InputError: two options name the same file.
+    """
+    seen: dict[Path, OutputFile] = {}
+    for file in files:
+        if file.path is None or (file.path.exists() and not file.path.is_file()):
+            continue
+        first = seen.setdefault(file.path.resolve(), file)
+        if first is not file:
+            fail_input(f"'{file.path}' is the file of {first.option}, too", where=file.option, expected="another file")
 
 
 def _umask() -> int:

@@ -14,7 +14,18 @@ import typer
 from kvspec.cli import prove_report as report
 from kvspec.cli.errors import fail_input, one_line
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
-from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
+from kvspec.cli.output import (
+    Case,
+    Exit,
+    JsonFile,
+    JunitFile,
+    all_different,
+    console,
+    exit_for,
+    on_interrupt,
+    progress,
+    save_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +52,7 @@ def prove(
 ) -> Exit:
     """Prove every obligation of the spec, for pools of any size."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
+    all_different(json_file, junit_file)
     chapters, solvers = _chapters(chapter), _solvers(solver)
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")

@@ -10,7 +10,17 @@ import typer
 
 from kvspec.cli.errors import fail_input
 from kvspec.cli.options import ForceOption, JsonOption
-from kvspec.cli.output import Exit, JsonFile, OutputFile, console, counted, exit_for, on_interrupt, progress
+from kvspec.cli.output import (
+    Exit,
+    JsonFile,
+    OutputFile,
+    all_different,
+    console,
+    counted,
+    exit_for,
+    on_interrupt,
+    progress,
+)
 from kvspec.cli.targets import drivable, load_target
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.generate_workload import generate_requests
@@ -20,6 +30,10 @@ from kvspec.model.replay import ReplayOptions, ReplayReport
 from kvspec.model.workload import Request, WorkloadError, check_block_size, read_requests, shared_prefixes
 
 BUILT_IN = "builtin"
+MAX_BUILT_IN = 1_000_000
+"""So many requests the built-in generator makes at most: they are all held in memory."""
+MAX_CELLS = 2**31
+"""Blocks times tokens per block, at most: a pool of that size takes all that most machines have."""
 
 
 def replay(
@@ -39,6 +53,7 @@ def replay(
     """Replay a request trace on a manager with every invariant watched."""
     config, options = _settings(blocks, block_size, step_ms, max_running)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
+    all_different(result, picture)
     wanted = read_workload(workload, requests, seed)
     with drivable(target), progress("requests", len(wanted)) as bar:
         seen = [0]
@@ -76,6 +91,9 @@ def replay(
 def _settings(blocks: int, block_size: int, step_ms: int, max_running: int | None) -> tuple[PoolConfig, ReplayOptions]:
     try:
         check_block_size(block_size)
+        if blocks * block_size > MAX_CELLS:
+            what = f"{blocks} blocks of {block_size} tokens"
+            fail_input(what, where="--blocks", expected=f"at most {MAX_CELLS} tokens in all")
         options = ReplayOptions(step_ms=step_ms, max_running=max_running)
         return PoolConfig(num_blocks=blocks, block_size=block_size), options
     except ValueError as error:
@@ -89,6 +107,8 @@ def read_workload(workload: str, requests: int | None, seed: int) -> list[Reques
         InputError: the file cannot be read, or a line of it is broken.
     """
     if workload == BUILT_IN:
+        if requests is not None and requests > MAX_BUILT_IN:
+            fail_input(str(requests), where="--requests", expected=f"at most {MAX_BUILT_IN} with '{BUILT_IN}'")
         return list(generate_requests(requests or 200, seed))
     try:
         return list(read_requests(workload, requests))

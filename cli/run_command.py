@@ -10,7 +10,7 @@ import typer
 
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
-from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, on_interrupt, worst
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, all_different, console, counted, on_interrupt, worst
 from kvspec.cli.targets import drivable, load_target
 from kvspec.model.conformance import MakeTarget
 from kvspec.model.scenario import LineResult, Scenario, ScenarioError, ScenarioResult, read_scenario, run_scenario
@@ -43,6 +43,7 @@ def run(
 ) -> Exit:
     """Run a scenario file."""
     result, report = JsonFile(json, force=force), JunitFile(junit, force=force)
+    all_different(result, report)
     scenarios = [_read(path) for path in files]
     make_target = load_target(target)
     done: list[tuple[ScenarioResult, float]] = []
@@ -66,7 +67,7 @@ def run(
             _print(out, scenario, ended, quiet)
     if len(done) > 1:
         held = sum(r.passed for r, _ in done)
-        out.print(f"{len(done)} scenarios: {held} hold, {len(done) - held} do not")
+        out.print(f"{counted(len(done), 'scenario')}: {held} hold, {len(done) - held} do not")
     return write()
 
 
@@ -117,7 +118,7 @@ def _line(line: LineResult) -> str:
 
 
 def _summary(scenario: Scenario, result: ScenarioResult) -> str:
-    parts = [f"{len(scenario.lines)} lines"] + [f"{result.skipped} of them not run"] * bool(result.skipped)
+    parts = [counted(len(scenario.lines), "line")] + [f"{result.skipped} of them not run"] * bool(result.skipped)
     unseen = sum(line.verdict == "not observed" for line in result.lines)
-    parts += [f"{unseen} checks not observed"] * bool(unseen)
+    parts += [f"{counted(unseen, 'check')} not observed"] * bool(unseen)
     return f"{_WORDS[result.verdict]} ({', '.join(parts)})"

@@ -160,6 +160,37 @@ def test_a_closed_pipe_is_no_verdict() -> None:
     assert process.stderr.read() == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("args", [["talk"], ["--version"], ["--help"]])
+def test_an_output_that_is_full_is_one_line(args: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(TESTS), *args], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr == "kvspec: error: the output could not be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("args", ["talk", "--version"])
+def test_an_output_that_is_closed_is_one_line(args: str) -> None:
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", PROGRAM, str(TESTS), args]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "kvspec: error: standard output is closed, expected somewhere to write to\n"
+
+
+def test_with_a_closed_stderr_nothing_of_it_is_on_stdout() -> None:
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", PROGRAM, str(TESTS), "complain", "x"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_result_file_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["end", "0", "--json", "/dev/full"], TEST_COMMANDS) == 2
+    assert capsys.readouterr().err.startswith("kvspec: error: --json: '/dev/full' could not be written (No space")
+
+
 @pytest.mark.parametrize(("command", "reason"), [("crash", "lost"), ("forget", "None"), ("absent", "no_such_module")])
 def test_a_fault_of_the_tool_is_no_verdict(command: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command], TEST_COMMANDS) == INTERNAL_ERROR

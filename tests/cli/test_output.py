@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -25,7 +26,9 @@ from kvspec.cli.output import (
     JsonFile,
     JunitFile,
     OutputFile,
+    all_different,
     console,
+    counted,
     exit_for,
     junit,
     outcome,
@@ -182,6 +185,29 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert read == [b"all"]
 
 
+def test_a_file_that_takes_nothing_is_bad_input() -> None:
+    with pytest.raises(InputError, match=r"^--json: '/dev/full' could not be written \(No space left on device\)"):
+        JsonFile(Path("/dev/full")).write("run", {}, exit=Exit.HOLDS)
+
+
+def test_a_full_disk_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match=r"--junit: .*No space left"):
+        JunitFile(tmp_path / "x").write([])
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_results_need_two_files(tmp_path: Path) -> None:
+    (tmp_path / "same").symlink_to(tmp_path / "file")
+    all_different(JsonFile(tmp_path / "file"), JunitFile(tmp_path / "other"), JunitFile(None), JunitFile(None))
+    all_different(JsonFile(Path(os.devnull)), JunitFile(Path(os.devnull)))
+    with pytest.raises(InputError, match=r"^--junit: .* is the file of --json, too, expected another file"):
+        all_different(JsonFile(tmp_path / "file"), JunitFile(tmp_path / "same"))
+
+
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"before")
@@ -279,6 +305,10 @@ def test_progress_on_a_terminal_keeps_out_of_the_results() -> None:
     assert "prove [a]" in shown
     assert "evict [7 8]" in shown
     assert "4/4" in shown
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(n, "block") for n in range(3)] == ["0 blocks", "1 block", "2 blocks"]
 
 
 def test_the_console_prints_what_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
