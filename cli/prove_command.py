@@ -94,7 +94,7 @@ def _no_such_cell(pattern: str, chapters: Sequence[str]) -> NoReturn:
     from kvspec.proofs.campaign import units
 
     ids = sorted(id for unit in units(chapters) for id in unit.ids)
-    close = get_close_matches(pattern, dict.fromkeys([*(id.partition(".")[2] for id in ids), *ids]), cutoff=0.7)
+    close = get_close_matches(pattern, dict.fromkeys([*(id.partition(".")[2] or id for id in ids), *ids]), cutoff=0.7)
     what = f"no obligation is called '{pattern}'"
     fail_input(what + (f" (perhaps {' or '.join(close)})" if close else ""), where="--only", expected="EVENT/INVARIANT")
 

@@ -146,8 +146,8 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
         out.print(f"occupancy    {100 * peak:.1f} % of the blocks used at most, {100 * mean:.1f} % on average")
     judged = run.acceptor
     out.print(
-        f"judged       {judged.number} operations, {judged.counts['reads']} reads of contents, {run.sweeps} whole "
-        f"comparisons; {s.steps} engine steps in {s.wall_seconds:.1f} s"
+        f"judged       {judged.number} operations, {judged.counts['reads']} reads of contents, "
+        f"{counted(run.sweeps, 'whole comparison')}; {s.steps} engine steps in {s.wall_seconds:.1f} s"
     )
     for violation in report.violations[:3]:
         out.print(f"violation    step {violation.step}: {violation.name}: {violation.message}")

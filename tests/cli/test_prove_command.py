@@ -182,7 +182,7 @@ def test_what_is_vacuous_is_not_green(capsys: pytest.CaptureFixture[str]) -> Non
         (["--only", "evict/entry_hold"], "'evict/entry_hold' (perhaps evict/entry_held"),
         (["--only", "blocks.tak/held_usable"], "'blocks.tak/held_usable' (perhaps blocks.take/held_usable"),
         (["--only", "evict/entry_held", "--only", "no/such"], "no obligation is called 'no/such'"),
-        (["--only", ""], "no obligation is called ''"),
+        (["--only", ""], "no obligation is called '', expected"),
     ],
 )
 def test_bad_usage(args: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
