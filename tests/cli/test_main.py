@@ -160,7 +160,7 @@ def test_a_closed_pipe_is_no_verdict() -> None:
     assert process.stderr.read() == ""
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.needs_file("/dev/full")
 @pytest.mark.parametrize("args", [["talk"], ["--version"], ["--help"]])
 def test_an_output_that_is_full_is_one_line(args: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
@@ -185,7 +185,7 @@ def test_with_a_closed_stderr_nothing_of_it_is_on_stdout() -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.needs_file("/dev/full")
 def test_a_result_file_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["end", "0", "--json", "/dev/full"], TEST_COMMANDS) == 2
     assert capsys.readouterr().err.startswith("kvspec: error: --json: '/dev/full' could not be written (No space")

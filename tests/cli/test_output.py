@@ -185,6 +185,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert read == [b"all"]
 
 
+@pytest.mark.needs_file("/dev/full")
 def test_a_file_that_takes_nothing_is_bad_input() -> None:
     with pytest.raises(InputError, match=r"^--json: '/dev/full' could not be written \(No space left on device\)"):
         JsonFile(Path("/dev/full")).write("run", {}, exit=Exit.HOLDS)
