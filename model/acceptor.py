@@ -8,9 +8,12 @@ long runs, now and then.
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +29,7 @@ from kvspec.model.world import Chain
 
 
 class Family(StrEnum):
-    """What kind of promise a violation breaks; one line each in a report."""
+    """What kind of promise a violation breaks; one line each in a report. `PROMISES` says what each means."""
 
     PARTITION = "partition"
     HOLDERS = "holders"
@@ -43,6 +46,64 @@ class Family(StrEnum):
     CONTENT = "content"
     MISUSE = "misuse"
     INVARIANT = "invariant"
+
+
+PROMISES: Final[Mapping[Family, str]] = {
+    Family.PARTITION: "every usable block is free or held, never both; free lists, counters and evictions agree",
+    Family.HOLDERS: "each block has exactly the holders that took it: tables, the cache and outside handles",
+    Family.RESERVED: "block 0 is padding: it is never free and never handed out",
+    Family.MAP_TRUTH: "tables and the cache say where things are: a hit is the longest published prefix, no more",
+    Family.PUBLISH_AFTER_WRITE: "a block gets a key only by its owner's call, and only after all of it was written",
+    Family.NO_REUSE_WHILE_USED: "a block that somebody holds is not handed out, and not evicted",
+    Family.EXCLUSIVE_WRITER: "nobody writes into a block that others hold: it is copied first",
+    Family.ATOMIC_FAILURE: "a refusal or an error changes nothing that can be seen",
+    Family.DRAIN: "when everything was given back, every usable block is free again",
+    Family.KEY: "blocks have the same key exactly if their tokens, all tokens before, and their contexts are the same",
+    Family.USAGE: "the used blocks are those that at least one sequence holds",
+    Family.PROGRESS: "a refusal has a cause: what evicting idle blocks can give is granted, and granted room is there",
+    Family.CONTENT: "a computed token reads as what was computed for it, wherever its block is",
+    Family.MISUSE: "calls that make no sense raise MisuseError, legal calls are answered, and nothing crashes",
+    Family.INVARIANT: "every invariant of the specification holds after each step",
+}
+"""What each family promises, in one sentence."""
+
+CHECKS: Final[Mapping[str, str]] = {
+    "cached_keys": "the keys that the target shows are those that were published and not dropped, at their blocks",
+    "computed": "the number of computed tokens is that of the tokens written",
+    "content": "a token reads as what was written for it",
+    "copy_on_write": "room that was granted is in blocks of one's own, where something would be overwritten",
+    "crash": "the target answers or raises MisuseError; every other exception is a fault",
+    "drain": "all usable blocks are free when nobody holds anything",
+    "equal_content_equal_key": "one content has one key",
+    "equal_key_equal_content": "one key stands for one content",
+    "error_changes_nothing": "after an error everything looks as before",
+    "error_expected": "a call that makes no sense is answered with MisuseError",
+    "evict_enough": "evict(n) frees n blocks, or all that are idle",
+    "evicted_count": "evict returns how many blocks became free",
+    "free_count": "the counter of free blocks is the number of free blocks",
+    "free_ids": "the free blocks are those that nobody holds",
+    "hit_length": "a hit is a multiple of the block size, and within hit_limit",
+    "hit_longest": "a hit is as long as the published prefix",
+    "hit_unpublished": "a hit is no longer than the published prefix",
+    "legal_call_refused": "a call that makes sense is not answered with an error",
+    "padding_free": "block 0 is not free",
+    "padding_handed_out": "block 0 is in no table",
+    "publish": "only a block that is full and written is published",
+    "published": "cache and deallocate publish every full computed block",
+    "ref_count": "the reference count of a block is the number of its holders",
+    "refusal_changes_nothing": "after a refusal everything looks as before",
+    "refused_for_cause": "allocate is refused only if free and idle blocks together are too few",
+    "removed_block": "a removal names the block that the key led to",
+    "removed_was_stored": "only a key that is there can be removed",
+    "reset_forgets": "a reset drops every key",
+    "reset_refused": "a reset is refused only while blocks are in use",
+    "room_granted": "after a granted allocate the table is long enough",
+    "stored_by_owner": "a key is entered only by cache or deallocate of a sequence that has the block",
+    "table": "the block table is what the calls so far have made of it",
+    "table_kept": "allocate takes no block away",
+    "used_count": "the counter of used blocks is the number of blocks that sequences hold",
+}
+"""What each check demands that is not an event or invariant of the specification."""
 
 
 class Violation(Exception):
@@ -67,6 +128,9 @@ class Violation(Exception):
         at = f"operation {self.number} ({self.operation}): " if self.number else ""
         return f"{at}{self.family}/{self.rule}: {self.what}"
 
+
+CHAPTER: Final = "sequences"
+"""The chapter whose events explain what a target does."""
 
 _STEP_FAMILIES: Final = {
     "take": Family.NO_REUSE_WHILE_USED,
@@ -113,6 +177,7 @@ class Acceptor:
         self._chains: dict[bytes, Chain] = {}
         self._tags: dict[str, tuple[Tags, ChainState | None]] = {}
         self._prepared: dict[str, int] = {}
+        self._parts: dict[str, int] = {}
         self._compared = 0
         self._hides = self._hides_evictions()
 
@@ -166,7 +231,7 @@ class Acceptor:
         except MisuseError as error:
             return None, error
         except Exception as error:
-            what = f"the target failed with {type(error).__name__}: {error}"
+            what = f"the target failed with {type(error).__name__}: {error}{_last_frame(error)}"
             raise Violation(Family.MISUSE, "crash", f"{misuse}; {what}" if misuse else what) from error
 
     def _explained(self, explain: Callable[[Any], None], result: Any, error: MisuseError | None) -> None:
@@ -186,7 +251,8 @@ class Acceptor:
         except Violation:
             raise
         except Exception as failure:
-            what = f"what the target answers or shows is of no use: {type(failure).__name__}: {failure}"
+            found = f"{type(failure).__name__}: {failure}{_last_frame(failure)}"
+            what = f"what the target answers or shows is of no use: {found}"
             raise Violation(Family.MISUSE, "crash", what) from failure
 
     def _unchanged(self, rule: str) -> None:
@@ -211,14 +277,30 @@ class Acceptor:
     def _forbidden(self, error: StepError) -> Violation:
         family = _STEP_FAMILIES.get(error.event.name, Family.INVARIANT)
         arguments = " ".join(map(str, error.arguments))
-        what = f"{error.event.name} {arguments}: {self._reason(error)}"
-        return Violation(family, error.event.name, what)
+        shown = "".join(f"; block {block} is {self.holders(block)}" for block in self._blocks_of(error))
+        where = f"the spec forbids it here ({error.requirement.where})"
+        more = f"kvspec explain {CHAPTER}.{error.event.name}"
+        return Violation(family, error.event.name, f"{error.event.name} {arguments}: {where}{shown}; see {more}")
 
-    def _reason(self, error: StepError) -> str:
-        line = error.requirement.where
-        held = [a for a in error.arguments if isinstance(a, int)]
-        shown = "; ".join(f"block {b} is {self.holders(b)}" for b in held)
-        return f"the spec forbids it here ({line}){'; ' + shown if shown else ''}"
+    def _blocks_of(self, error: StepError) -> list[int]:
+        """The blocks that an event is about."""
+        pool, first, rest = self.pool, error.arguments[0] if error.arguments else None, error.arguments[1:]
+        match error.event.name:
+            case "take":
+                return [rest[0]]
+            case "copy_on_write":
+                return [pool.block(str(first), rest[0]), rest[1]]
+            case "publish":
+                return [pool.block(str(first), rest[0])]
+            case "write" if first in pool.requests:
+                index = pool.requests[str(first)].computed // self.config.block_size
+                return [pool.block(str(first), index)] if index < pool.size(str(first)) else []
+            case "mount" | "evict":
+                block = pool.entry.get(error.arguments[-1])
+                return [] if block is None else [block]
+            case "hold" | "unhold" if isinstance(first, int):
+                return [first]
+        return []
 
     def holders(self, block: int) -> str:
         """Who holds a block, in words."""
@@ -328,14 +410,16 @@ class Acceptor:
         copies = len(self.pool.writes_shared(seq, num_tokens))
         free, idle = len(self.pool.free), self.pool.reclaimable
         if more + copies <= free + idle:
-            what = f"{more + copies} blocks were refused with {free} free and {idle} reclaimable"
+            what = f"{more + copies} blocks were refused although {free} are free and {idle} more can be evicted"
+            if not more + copies:
+                what = f"room for {num_tokens} tokens was refused although {seq} has it already, in blocks of its own"
             raise Violation(Family.PROGRESS, "refused_for_cause", what)
 
     def write(self, batch: Sequence[tuple[str, int | Tags]]) -> None:
         """One forward step; an int stands for that many next tokens, with the contents that they must have."""
         if any(_count(t) < 0 for _, t in batch):
             raise MisuseError("write: fewer than no tokens, which no target can be asked for")
-        misuse = next((m for m in (self._bad_write(s, _count(t)) for s, t in batch) if m), None)
+        misuse = next((m for m in (self._bad_write(s, _count(t)) for s, t in batch) if m), None) or _twice(batch)
         tagged = [] if misuse else [(s, self._tag(s, t)) for s, t in batch]
         given: list[tuple[str, Tags]] = tagged or [(s, np.zeros(max(_count(t), 0), np.int64)) for s, t in batch]
 
@@ -345,7 +429,7 @@ class Acceptor:
                 self.pool.write(seq, len(tags))
                 self.counts["tokens"] += len(tags)
 
-        either = misuse is None and any(self._unprepared(s, _count(t)) for s, t in batch)
+        either = misuse is None and any(self.may_refuse(s, _count(t)) for s, t in batch)
         arguments = tuple(x for s, t in batch for x in (s, _count(t)))
         self._judge("write", arguments, lambda: self.target.write(given), explain, misuse, either)
 
@@ -490,7 +574,7 @@ class Acceptor:
         """Run one operation given as data."""
         kind = type(operation)
         if kind is ops.Write:
-            return self.write([(operation.seq, operation.num_tokens)])  # type: ignore[attr-defined]
+            return self.write(operation.batch)  # type: ignore[attr-defined]
         name = kind.__struct_config__.tag
         arguments = [getattr(operation, f) for f in kind.__struct_fields__]
         return getattr(self, str(name))(*arguments)
@@ -619,7 +703,7 @@ class Acceptor:
                 what = f"block {shown[at]} at place {at}, expected block {known[at]}"
             raise Violation(Family.MAP_TRUTH, "table", f"the table of {seq} has {what}")
 
-    def _read(self, seq: str, start: int, stop: int) -> Tags:
+    def _read(self, seq: str, start: int, stop: int, counted: bool = True) -> Tags:
         if not self.sees(Capability.CONTENTS) or stop <= start:
             return np.empty(0, np.int64)
         found = np.asarray(self.target.read(seq, start, stop))
@@ -627,9 +711,10 @@ class Acceptor:
         if found.tobytes() != wanted.tobytes() and not np.array_equal(found, wanted):
             at = start + int(np.argmax(found != wanted)) if len(found) == len(wanted) else start
             block = self.pool.block(seq, at // self.config.block_size)
-            what = f"token {at} of {seq} (block {block}) reads as other content than was computed for it"
+            part = f", read from token {start} on," if start else ""
+            what = f"token {at} of {seq} (block {block}){part} reads as other content than was computed for it"
             raise Violation(Family.CONTENT, "content", what)
-        self.counts["reads"] += 1
+        self.counts["reads"] += counted
         return found
 
     def _wanted(self, seq: str, stop: int) -> Tags:
@@ -672,6 +757,15 @@ class Acceptor:
                 what = f"{seq} has {target.num_computed(seq)} computed tokens, expected {request.computed}"
                 raise Violation(Family.CONTENT, "computed", what)
             self._read(seq, 0, request.computed)
+            self._read_parts(seq, request.computed)
+
+    def _read_parts(self, seq: str, computed: int) -> None:
+        """After a change also what is between two places: to the end, and a single token."""
+        if computed > 1 and self._parts.get(seq) != computed:
+            start = 1 + 5 * computed % (computed - 1)
+            self._read(seq, start, computed, counted=False)
+            self._read(seq, computed // 2, computed // 2 + 1, counted=False)
+        self._parts[seq] = computed
 
     def _compare_references(self) -> None:
         count, holders = self.target.ref_count, self.pool.holders
@@ -736,8 +830,11 @@ class Acceptor:
             return f"{count} tokens written by {seq} with room for {room} and {len(request.tokens)} known"
         return None
 
-    def _unprepared(self, seq: str, count: int) -> bool:
-        """The write would touch blocks with other holders, and no allocate has asked for it since they came."""
+    def may_refuse(self, seq: str, count: int) -> bool:
+        """Whether a write may be done or be an error: it would touch blocks with other holders, and no allocate has
+        asked for it since they came."""
+        if seq not in self.pool.requests:
+            return False
         end = self.pool.requests[seq].computed + count
         return end > self._prepared.get(seq, 0) and bool(self.pool.writes_shared(seq, end))
 
@@ -750,6 +847,7 @@ class Acceptor:
         self._new_holders(seq)
         self.pool.forget(seq)
         self._tags.pop(seq, None)
+        self._parts.pop(seq, None)
 
     # the observations of the target itself, for those who drive the acceptor as a target
 
@@ -787,8 +885,25 @@ def _same_ids(name: str, shown: set[int], known: set[int]) -> None:
     raise Violation(Family.PARTITION, f"{name}_ids", what)
 
 
+def _last_frame(error: Exception) -> str:
+    """Where an exception was raised: the file from the current folder on, and the line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [f for f in frames if f.filename != __file__]
+    if not inside:
+        return ""
+    path = Path(inside[-1].filename)
+    with contextlib.suppress(ValueError):
+        path = path.relative_to(Path.cwd())
+    return f" ({path}:{inside[-1].lineno})"
+
+
 def _other(holder: tuple[Any, ...]) -> str:
     return f"the cache of {holder[1]}" if holder[0] == "cache_of" else f"the outside holder {holder[1]}"
+
+
+def _twice(batch: Sequence[tuple[str, int | Tags]]) -> str | None:
+    named = Counter(seq for seq, _ in batch)
+    return next((f"{seq} is named twice in one write" for seq, n in named.items() if n > 1), None)
 
 
 def _count(tags: int | Tags) -> int:

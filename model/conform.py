@@ -16,7 +16,7 @@ import msgspec
 
 import kvspec.model.operations as ops
 from kvspec.model.acceptor import Acceptor, Family, Violation
-from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PoolConfig, checked_target
+from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PoolConfig, TargetError, checked_target
 from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
@@ -24,7 +24,9 @@ from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.shrink import Case, Shrinker
 
 DEFAULT_OPERATIONS: Final = 20_000
-_SHORTEST, _LONGEST = 20, 300
+_LENGTHS: Final = (20, 300)
+_LONG_LENGTHS: Final = (300, 2000)
+_LONG_RATE: Final = 0.05
 
 
 class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +37,8 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         operations: how many; None for any number (then `seconds` must be given).
         seconds: for how long at most.
         kind: valid operations, wild ones, or both.
-        num_blocks, block_size: the same pool each time; by default small ones of all sizes.
+        num_blocks, block_size: the same pool each time; by default mostly small ones of all sizes.
+        prefix_cache: whether pools may have a prefix cache; otherwise none has one.
         sanitizer: have the target poison freed blocks.
         every: compare all observations after every so many operations.
         shrink_seconds: how long to look for a smaller run after a violation.
@@ -50,6 +53,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kind: Kind = Kind.MIXED
     num_blocks: int | None = None
     block_size: int | None = None
+    prefix_cache: bool = True
     sanitizer: bool = False
     every: int = 1
     shrink_seconds: float = 30.0
@@ -117,6 +121,7 @@ class ConformReport(msgspec.Struct):
     Attributes:
         options: what was asked.
         operations, episodes, seconds: what was done; the time is without shrinking.
+        most_blocks, longest_block, longest_episode: the largest pool, block and number of operations in one pool.
         capabilities: what the target shows.
         counts: how often what happened.
         families: verdict by verdict.
@@ -128,6 +133,9 @@ class ConformReport(msgspec.Struct):
     operations: int
     episodes: int
     seconds: float
+    most_blocks: int
+    longest_block: int
+    longest_episode: int
     capabilities: list[str]
     counts: dict[str, int]
     families: list[FamilyVerdict]
@@ -277,6 +285,7 @@ class Conformance:
         self._on_progress = on_progress
         self._started = 0.0
         self._seconds = 0.0
+        self._most_blocks = self._longest_block = self._longest_episode = 0
         self._found: tuple[Violation, Case] | None = None
 
     def run(self) -> ConformReport:
@@ -298,6 +307,9 @@ class Conformance:
             self.counts["operations"],
             self.episodes,
             self._seconds,
+            self._most_blocks,
+            self._longest_block,
+            self._longest_episode,
             sorted(c.value for c in self.capabilities),
             dict(sorted(self.counts.items())),
             [self._verdict(family, violation) for family in Family],
@@ -319,19 +331,30 @@ class Conformance:
         config = self._config(source)
         target = checked_target(self._make_target, config)
         judge = Acceptor(target, config, every=options.every, pool=self.pools.take(config))
-        self.capabilities = judge.capabilities
+        self._same_capabilities(judge.capabilities)
         generator = Generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[AnyOperation] = []
+        length = source.integer(*(_LONG_LENGTHS if source.chance(_LONG_RATE) else _LENGTHS))
         try:
-            self._operate(judge, generator, source.integer(_SHORTEST, _LONGEST), done)
+            self._operate(judge, generator, length, done)
         except Violation as violation:
             violation.number = violation.number or judge.number
             self._found = violation, Case(config, tuple(done))
         finally:
             self.counts += judge.counts
             self.counts["operations"] += judge.number
+            self._most_blocks = max(self._most_blocks, config.num_blocks)
+            self._longest_block = max(self._longest_block, config.block_size)
+            self._longest_episode = max(self._longest_episode, judge.number)
             self.pools.give(judge.pool)
         self._on_progress(judge.number, f"{self.counts['evictions']} evictions, {self.counts['hits']} hits")
+
+    def _same_capabilities(self, shown: frozenset[Capability]) -> None:
+        """What a target can show must not depend on the pool: the verdicts are about all pools together."""
+        if self.episodes > 1 and shown != self.capabilities:
+            differing = ", ".join(sorted(shown ^ self.capabilities))
+            raise TargetError(f"has other capabilities in pool {self.episodes} than in those before: {differing}")
+        self.capabilities = frozenset(shown)
 
     def _config(self, source: RandomSource) -> PoolConfig:
         config = pool_config(source, sanitizer=self.options.sanitizer)
@@ -339,6 +362,7 @@ class Conformance:
             config,
             num_blocks=self.options.num_blocks or config.num_blocks,
             block_size=self.options.block_size or config.block_size,
+            enable_prefix_cache=self.options.prefix_cache and config.enable_prefix_cache,
         )
 
     def _operate(self, judge: Acceptor, generator: Generator, length: int, done: list[AnyOperation]) -> None:

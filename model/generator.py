@@ -82,18 +82,27 @@ LOOKALIKES: Final = (
     (Context(), _SALT, _SALT_1),
     (Context(), _ADAPTER, _BOTH),
     (_IMAGE, _IMAGES, _LONG_IMAGE),
+    (Context(images=("x", "y")), Context(images=("y", "x"))),
+    (Context(), Context(salt=""), Context(adapter=""), Context(adapter_version=1)),
+    (Context(adapter_version=1), Context(adapter_version=257), Context(adapter_version=2**32 + 1)),
+    (_VERSION, Context(adapter="x", adapter_version=257), Context(adapter="x", adapter_version=2**32 + 1)),
+    (_VERSION, Context(adapter="x", adapter_version=2**16 + 1), Context(adapter="x", adapter_version=2**48 + 1)),
+    (Context(salt="request-1"), Context(salt="request-2"), Context(salt="Request-1")),
+    (_SALT, Context(salt="X"), Context(salt="x ")),
+    (_ADAPTER, Context(adapter="X"), Context(adapter="x" * 64 + "1"), Context(adapter="x" * 64 + "2")),
+    (_IMAGE, Context(images=("X",)), Context(images=("x", "")), Context(images=("image-1a",))),
 )
 """Contexts that a key with a part missing, or with its parts run together, takes for one another."""
 
-LARGE: Final = (2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**47)
-"""Tokens that need more than 32 bits; with a careless hash some are the same as a small one."""
+LARGE: Final = (2**31, 2**32, 2**32 + 1, 2**47, 2**48, 2**48 + 1, 2**62)
+"""Tokens that need more than 31, 32 or 48 bits; with a careless hash some are the same as a small one."""
 
 
 def pool_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
-    """A small pool: 1 to 11 usable blocks of 1 to 4 tokens."""
+    """A small pool mostly, 1 to 11 usable blocks of 1 to 4 tokens; some have more blocks, some longer ones."""
     return PoolConfig(
-        num_blocks=source.integer(2, 12),
-        block_size=source.integer(1, 4),
+        num_blocks=source.integer(13, 40) if source.chance(0.05) else source.integer(2, 12),
+        block_size=source.integer(5, 16) if source.chance(0.1) else source.integer(1, 4),
         enable_prefix_cache=not source.chance(0.05),
         sanitizer=sanitizer,
     )
@@ -168,8 +177,9 @@ class Generator:
         self._most = source.choice((1, 2, 2, 3, 4, 6))
         self._longest = max(2, capacity * source.choice((2, 3, 4, 5)) // 4)
         small = range(source.choice((1, 2, 2, 3)))
-        self._alphabet: tuple[int, ...] = (*small, source.choice(LARGE)) if source.chance(0.2) else tuple(small)
-        self._contexts = source.choice(LOOKALIKES) if source.chance(0.3) else (source.choice(CONTEXTS),)
+        large = [source.choice(LARGE), source.choice(LARGE)] if source.chance(0.2) else []
+        self._alphabet: tuple[int, ...] = (*small, *large)
+        self._contexts = source.choice(LOOKALIKES) if source.chance(0.4) else (source.choice(CONTEXTS),)
         self._stems = [self._tokens(self._longest) for _ in range(source.integer(1, 3))]
         self._hold_rate = source.choice((0.0, 0.02, 0.1)) if "hold" not in self._missing else 0.0
         self._patience = source.choice((0.3, 0.7, 0.95))
@@ -197,6 +207,8 @@ class Generator:
         # One sequence goes on for a while, as in a step of an engine, then another.
         if self._focus not in live or not source.chance(self._patience):
             self._focus = source.choice(tuple(live))
+        elif len(live) > 1 and self._row(self._focus) is _CAN_WRITE and source.chance(0.3):
+            self._focus = source.choice(tuple(live))  # another gets room, too, and both are written in one step
         return self._step(self._focus)
 
     def _step(self, seq: str) -> AnyOperation:
@@ -258,10 +270,19 @@ class Generator:
         return ops.Append(seq, self._tokens(count))
 
     def _write(self, seq: str) -> AnyOperation:
-        """All that there is room for mostly, or a part of it."""
+        """All that there is room for mostly, or a part of it; some steps serve several sequences."""
+        first = ops.Write(seq, self._some(self._room(seq)))
+        if len(self.pool.requests) == 1 or not self.source.chance(0.7):
+            return first
+        others = [s for s in self.pool.requests if s != seq and self._row(s) is _CAN_WRITE]
+        return ops.Write.of((*first.batch, *((s, self._some(self._room(s))) for s in others)))
+
+    def _room(self, seq: str) -> int:
         request = self.pool.requests[seq]
-        room = min(len(request.tokens), self.pool.size(seq) * self.config.block_size) - request.computed
-        return ops.Write(seq, room if self.source.chance(0.7) else self.source.integer(0, room))
+        return min(len(request.tokens), self.pool.size(seq) * self.config.block_size) - request.computed
+
+    def _some(self, room: int) -> int:
+        return room if self.source.chance(0.7) else self.source.integer(0, room)
 
     def _cache(self, seq: str) -> AnyOperation:
         return ops.Cache(seq)
@@ -342,6 +363,13 @@ class Generator:
         unknown = max(0, len(request.tokens) - request.computed)
         return ops.Write(seq, self.source.choice((0, room, room + 1, unknown, unknown + 1, 1000)))
 
+    def _odd_batch(self, seq: str, request: Request) -> AnyOperation:
+        """One part of a step is impossible: then nothing of it may be done."""
+        good = (seq, max(0, self._room(seq)))
+        other = self.source.choice(tuple(self.pool.requests))
+        bad = self.source.choice((("ghost", 0), (seq, 0), (other, max(0, self._room(other)) + 1)))
+        return ops.Write.of((good, bad) if self.source.chance(0.7) else (bad, good))
+
     def _odd_truncate(self, seq: str, request: Request) -> AnyOperation:
         known = len(request.tokens)
         return self._takeable(ops.Truncate(seq, self.source.choice((-1, known, known + 1, 2**40))))
@@ -411,6 +439,7 @@ _WILD: Final[tuple[Callable[[Generator, str, Request], AnyOperation], ...]] = (
     Generator._odd_append,
     Generator._odd_write,
     Generator._odd_write,
+    Generator._odd_batch,
     Generator._odd_truncate,
     Generator._match_again,
     Generator._odd_fork,

@@ -60,10 +60,22 @@ class Append(Operation, frozen=True):
 
 
 class Write(Operation, frozen=True):
-    """Compute the next num_tokens tokens."""
+    """Compute the next num_tokens tokens, in one step with those of other sequences."""
 
     seq: str
     num_tokens: int
+    more: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def batch(self) -> tuple[tuple[str, int], ...]:
+        """All sequences of the step, with the tokens of each."""
+        return ((self.seq, self.num_tokens), *self.more)
+
+    @classmethod
+    def of(cls, batch: Iterable[tuple[str, int]]) -> Write:
+        """The step that writes this batch; there is at least one sequence in it."""
+        (seq, num_tokens), *more = batch
+        return cls(seq, num_tokens, tuple(more))
 
 
 class Cache(Operation, frozen=True):

@@ -223,9 +223,19 @@ def _joined(first: AnyOperation, second: AnyOperation) -> AnyOperation | None:
     match first, second:
         case ops.Start() | ops.Append(), ops.Append() if first.seq == second.seq:
             return msgspec.structs.replace(first, tokens=first.tokens + second.tokens)
-        case ops.Write(), ops.Write() if first.seq == second.seq:
+        case ops.Write(more=()), ops.Write(more=()) if first.seq == second.seq:
             return ops.Write(first.seq, first.num_tokens + second.num_tokens)
     return None
+
+
+def _less_batch(write: ops.Write) -> Iterator[ops.Write]:
+    """The same step without one of its sequences, or with fewer tokens of one."""
+    batch = write.batch
+    for i, (seq, count) in enumerate(batch):
+        if len(batch) > 1:
+            yield ops.Write.of((*batch[:i], *batch[i + 1 :]))
+        for less in _smaller(count):
+            yield ops.Write.of((*batch[:i], (seq, less), *batch[i + 1 :]))
 
 
 def _put(old: Any, new: Any, value: Any) -> Any:
@@ -236,11 +246,16 @@ def _put(old: Any, new: Any, value: Any) -> Any:
 
 def names(operation: AnyOperation) -> list[str]:
     """Sequences that an operation names."""
+    if isinstance(operation, ops.Write):
+        return [seq for seq, _ in operation.batch]
     return [getattr(operation, f) for f in operation.__struct_fields__ if f in _SEQUENCE_FIELDS]
 
 
 def simpler(operation: AnyOperation) -> Iterator[AnyOperation]:
     """Operations of the same kind that say less, the simplest first."""
+    if isinstance(operation, ops.Write):
+        yield from _less_batch(operation)
+        return
     for field in operation.__struct_fields__:
         value = getattr(operation, field)
         for less in _less(value):
@@ -292,6 +307,9 @@ def _shorter(tokens: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def _called(operations: Iterable[AnyOperation], name: str, other: str) -> Iterator[AnyOperation]:
     """A sequence under another name."""
     for operation in operations:
+        if isinstance(operation, ops.Write):
+            yield ops.Write.of((other if s == name else s, n) for s, n in operation.batch)
+            continue
         new = {f: other for f in operation.__struct_fields__ if f in _SEQUENCE_FIELDS and getattr(operation, f) == name}
         yield msgspec.structs.replace(operation, **new) if new else operation
 
@@ -305,9 +323,11 @@ def earlier(operations: Iterable[AnyOperation], step: int) -> Iterator[AnyOperat
                 yield msgspec.structs.replace(operation, tokens=operation.tokens[step:])
             case ops.Allocate() | ops.Truncate() if operation.num_tokens >= step:
                 yield msgspec.structs.replace(operation, num_tokens=operation.num_tokens - step)
-            case ops.Write() if operation.seq not in written and operation.num_tokens >= step:
-                written.add(operation.seq)
-                yield msgspec.structs.replace(operation, num_tokens=operation.num_tokens - step)
+            case ops.Write():
+                batch = operation.batch
+                first = {s for s, n in batch if s not in written and n >= step}
+                written |= first
+                yield ops.Write.of((s, n - step if s in first else n) for s, n in batch)
             case _:
                 yield operation
 
@@ -318,7 +338,9 @@ def _in_blocks(operations: Iterable[AnyOperation], size: int) -> Iterator[AnyOpe
         match operation:
             case ops.Start() | ops.Append():
                 yield msgspec.structs.replace(operation, tokens=operation.tokens[: -(-len(operation.tokens) // size)])
-            case ops.Allocate() | ops.Write() | ops.Truncate():
+            case ops.Write():
+                yield ops.Write.of((s, -(-n // size)) for s, n in operation.batch)
+            case ops.Allocate() | ops.Truncate():
                 yield msgspec.structs.replace(operation, num_tokens=-(-operation.num_tokens // size))
             case _:
                 yield operation
@@ -329,6 +351,9 @@ def renamed(operations: Iterable[AnyOperation]) -> Iterator[AnyOperation]:
     given: dict[str, str] = {}
     holders: dict[str, str] = {}
     for operation in operations:
+        if isinstance(operation, ops.Write):
+            yield ops.Write.of((given.setdefault(s, _letter(len(given))), n) for s, n in operation.batch)
+            continue
         new = {}
         for field in operation.__struct_fields__:
             value = getattr(operation, field)

@@ -331,12 +331,17 @@ def _append(reader: _Reader, children: list[Any]) -> ops.Operation:
     return ops.Append(reader._text(children[0]), reader.all_tokens(children[1:]))
 
 
+def _write(reader: _Reader, children: list[Any]) -> ops.Operation:
+    found = [c for c in children if c is not None]
+    return ops.Write.of((reader._text(s), reader.number(n)) for s, n in zip(found[::2], found[1::2], strict=True))
+
+
 _OPERATIONS: Final[Mapping[str, Callable[[_Reader, list[Any]], ops.Operation]]] = {
     "start_sequence": _Reader.start,
     "append": _append,
     "allocate_shared": _plain(ops.AllocateShared),
     "allocate": _plain(ops.Allocate),
-    "write": _plain(ops.Write),
+    "write": _write,
     "cache": _plain(ops.Cache),
     "deallocate": _plain(ops.Deallocate),
     "preempt": _plain(ops.Preempt),

@@ -65,6 +65,8 @@ def format_item(item: la.Item) -> str:
             return _join("append", word(item.seq), *ranges(item.tokens))
         case ops.Hold():
             return f"hold {word(item.seq)} {item.index} as {word(item.name)}"
+        case ops.Write():
+            return _join("write", *(f"{word(seq)} {count}" for seq, count in item.batch))
         case ops.Operation():
             return _join(_tag(item), *_fields(item))
         case la.Violated():

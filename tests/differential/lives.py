@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvspec.model.acceptor import Acceptor
 from kvspec.model.conformance import MisuseError, PoolConfig, Target
 from kvspec.model.generator import Generator, Kind, Source
-from kvspec.model.operations import AnyOperation, Evict
+from kvspec.model.operations import AnyOperation, Evict, Write
 from kvspec.model.pools import Pools
 
 T = TypeVar("T")
@@ -61,14 +61,24 @@ class Lives:
     def step(self) -> list[Any]:
         """One operation on each target; what they answered."""
         operation = self.generator.next()
-        if self.alike and isinstance(operation, Evict) and operation.num_blocks > 0:
-            operation = Evict(0)  # a victim would be a choice
+        if self.alike and self._leaves_a_choice(operation):
+            operation = Evict(0)
         answers = self.do(operation)
         if self.alike:
             first, second = self.judges
             assert answers[0] == answers[1], operation
             assert shown(first) == shown(second), operation
         return answers
+
+    def _leaves_a_choice(self, operation: AnyOperation) -> bool:
+        """A victim is a choice; so is whether blocks that others hold may be written without asking for room."""
+        judge = self.judges[0]
+        match operation:
+            case Evict():
+                return operation.num_blocks > 0
+            case Write():
+                return any(judge.may_refuse(seq, count) for seq, count in operation.batch)
+        return False
 
     def do(self, operation: AnyOperation) -> list[Any]:
         """This operation on each target."""

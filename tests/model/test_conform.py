@@ -56,6 +56,16 @@ class Mumbles(ModelTarget):
         raise KeyError("used")
 
 
+class Late(ModelTarget):
+    """Contents are lost after many steps."""
+
+    steps = 0
+
+    def write(self, batch: list[tuple[str, Tags]]) -> None:  # type: ignore[override]
+        self.steps += 1
+        super().write([(seq, tags * 0) for seq, tags in batch] if self.steps > 100 else batch)
+
+
 class Moody(ModelTarget):
     """Fails once in the life of the class."""
 
@@ -106,6 +116,17 @@ def test_a_fault_is_found_named_and_shrunk(target: type[ModelTarget], rules: set
     assert found.shrunk and found.reproduced
     assert len(found.operations) == found.number == len(found.errors) <= lines
     assert found.before and found.after
+
+
+def test_a_fault_that_comes_late_is_found_in_a_long_episode() -> None:
+    report = conform(Late, ConformOptions(operations=40_000, shrink_seconds=0.1))
+    assert report.violation is not None and report.violation.family == "content"
+    assert report.violation.found_at > 300 and report.longest_episode > 300
+
+
+def test_pools_are_mostly_small_and_some_are_larger() -> None:
+    report = conform(ModelTarget, ConformOptions(operations=20_000))
+    assert report.most_blocks > 30 and report.longest_block > 12 and report.longest_episode > 600
 
 
 def test_the_violated_family_says_so_and_the_others_what_they_saw() -> None:

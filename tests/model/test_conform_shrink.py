@@ -72,6 +72,18 @@ def test_values_and_pools_become_simple() -> None:
     )
 
 
+def test_steps_of_several_sequences_become_shorter() -> None:
+    lines = (ops.Write("x", 4, (("y", 5), ("z", 6), ("x", 2))), ops.Write("z", 3))
+
+    def fails(case: Case) -> bool:
+        return any(isinstance(o, ops.Write) and len(o.batch) > 1 and o.batch[-1][1] > 1 for o in case.operations)
+
+    assert shrink(Case(POOL, lines), fails).operations in (
+        (ops.Write("a", 0, (("b", 2),)),),
+        (ops.Write("a", 0, (("a", 2),)),),
+    )
+
+
 def test_tokens_that_must_stay_equal_become_smaller_together() -> None:
     lines = (ops.Start("a", (2**40, 8)), ops.Start("b", (2**40, 8)))
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kvspec.model.operations as ops
 from kvspec.model.acceptor import Acceptor
 from kvspec.model.conform import ConformOptions, conform
 from kvspec.model.conformance import Capability, MisuseError, PoolConfig
@@ -51,6 +52,14 @@ def test_valid_operations_go_deep() -> None:
     assert counts["errors"] < 300  # closed pools, and writes for which room was asked before somebody came to share it
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_some_steps_serve_several_sequences(kind: Kind) -> None:
+    done = [o for seed in range(20) for o in life(seed, kind, 200)[0] if isinstance(o, ops.Write) and o.more]
+    assert len(done) >= 30
+    named_twice = [o for o in done if len({seq for seq, _ in o.batch}) < len(o.batch)]
+    assert bool(named_twice) == (kind is not Kind.VALID)
+
+
 def test_wild_operations_are_mostly_errors_of_every_kind() -> None:
     errors: Counter[str] = Counter()
     for seed in range(12):
@@ -90,5 +99,5 @@ def test_a_random_source_stays_within_its_bounds(low: int, width: int, seed: int
 @given(seed=st.integers())
 def test_pools_are_small_and_of_all_kinds(seed: int) -> None:
     config = pool_config(RandomSource(seed), sanitizer=True)
-    assert 2 <= config.num_blocks <= 12 and 1 <= config.block_size <= 4 and config.sanitizer
+    assert 2 <= config.num_blocks <= 40 and 1 <= config.block_size <= 16 and config.sanitizer
     assert isinstance(config, PoolConfig)

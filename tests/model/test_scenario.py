@@ -50,6 +50,7 @@ operations = st.one_of(
     st.builds(ops.Start, names, tokens, contexts),
     *(st.builds(kind, names) for kind in (ops.AllocateShared, ops.Cache, ops.Deallocate, ops.Preempt, ops.Abort)),
     *(st.builds(kind, names, numbers) for kind in (ops.Allocate, ops.Write, ops.Truncate)),
+    st.builds(ops.Write, names, numbers, st.lists(st.tuples(names, numbers), max_size=2).map(tuple)),
     st.builds(ops.Append, names, tokens),
     st.builds(ops.Fork, names, names),
     st.builds(ops.Evict, numbers),
