@@ -396,6 +396,47 @@ def start_joins_images(self: TorchTarget, seq: str, tokens: Items[int], context:
     context_of(self, seq, tokens, context, encoded)
 
 
+def start_with_sorted_images(self: TorchTarget, seq: str, tokens: Items[int], context: Context) -> None:
+    images = tuple(sorted(context.images))
+    encoded = encode_context(context.adapter, context.adapter_version, context.salt, images)
+    context_of(self, seq, tokens, context, encoded)
+
+
+def start_with_empty_as_none(self: TorchTarget, seq: str, tokens: Items[int], context: Context) -> None:
+    encoded = encode_context(context.adapter or None, context.adapter_version, context.salt or None, context.images)
+    context_of(self, seq, tokens, context, encoded)
+
+
+def start_with_version_of_adapter(self: TorchTarget, seq: str, tokens: Items[int], context: Context) -> None:
+    version = 0 if context.adapter is None else context.adapter_version
+    encoded = encode_context(context.adapter, version, context.salt, context.images)
+    context_of(self, seq, tokens, context, encoded)
+
+
+def start_with_version_of_8_bits(self: TorchTarget, seq: str, tokens: Items[int], context: Context) -> None:
+    encoded = encode_context(context.adapter, context.adapter_version % 2**8, context.salt, context.images)
+    context_of(self, seq, tokens, context, encoded)
+
+
+def start_with_version_of_32_bits(self: TorchTarget, seq: str, tokens: Items[int], context: Context) -> None:
+    encoded = encode_context(context.adapter, context.adapter_version % 2**32, context.salt, context.images)
+    context_of(self, seq, tokens, context, encoded)
+
+
+def start_with_short_salt(self: TorchTarget, seq: str, tokens: Items[int], context: Context) -> None:
+    salt = None if context.salt is None else context.salt[:8]
+    context_of(
+        self, seq, tokens, context, encode_context(context.adapter, context.adapter_version, salt, context.images)
+    )
+
+
+def start_with_lower_salt(self: TorchTarget, seq: str, tokens: Items[int], context: Context) -> None:
+    salt = None if context.salt is None else context.salt.lower()
+    context_of(
+        self, seq, tokens, context, encode_context(context.adapter, context.adapter_version, salt, context.images)
+    )
+
+
 def extend_without_parent(self: PrefixKeys, tokens: array[int], num_blocks: int) -> None:
     width = self.block_size * TOKEN_BYTES
     data = token_bytes(tokens[: num_blocks * self.block_size])
@@ -417,6 +458,15 @@ def extend_with_32_bits(self: PrefixKeys, tokens: array[int], num_blocks: int) -
 
 def find_with_32_bits(self: PrefixCache, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[CacheEntry]:
     extend_with_32_bits(keys, tokens, min(max_blocks, len(tokens) // self.block_size_))
+    return found_run(self, keys, max_blocks)
+
+
+def extend_with_48_bits(self: PrefixKeys, tokens: array[int], num_blocks: int) -> None:
+    PrefixKeys.extend(self, array("q", (t % 2**48 for t in tokens)), num_blocks)
+
+
+def find_with_48_bits(self: PrefixCache, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[CacheEntry]:
+    extend_with_48_bits(keys, tokens, min(max_blocks, len(tokens) // self.block_size_))
     return found_run(self, keys, max_blocks)
 
 
@@ -500,6 +550,38 @@ def write_forgets_to_advance(self: Sequence, stop: int) -> None:
 
 def write_shifts_by_one(self: KVBuffers, slots: Tensor, tags: Tags) -> None:
     KVBuffers.write_tags(self, slots, np.roll(tags, 1))
+
+
+def write_mixes_batch(self: TorchTarget, batch: Items[tuple[str, Tags]]) -> None:
+    """Two sequences of a step that have equally many tokens get each other's contents."""
+    mixed = [*batch]
+    for i in range(len(mixed) - 1):
+        (one, a), (other, b) = mixed[i], mixed[i + 1]
+        if len(a) == len(b):
+            mixed[i], mixed[i + 1] = (one, b), (other, a)
+    TorchTarget.write(self, mixed)
+
+
+def write_batch_in_parts(self: TorchTarget, batch: Items[tuple[str, Tags]]) -> None:
+    """A step with an impossible part is done up to that part."""
+    for one in batch:
+        TorchTarget.write(self, [one])
+
+
+def read_from_block_start(self: TorchTarget, seq: str, start: int, stop: int) -> Tags:
+    """What is read begins at the beginning of a block."""
+    first = start - start % self.config.block_size
+    return TorchTarget.read(self, seq, first, first + stop - start)
+
+
+def slots_of_sixteen_blocks(self: KVBuffers, tables: array[int], starts: Tags, positions: Tags) -> Tensor:
+    return KVBuffers.slot_ids(self, tables, starts, positions) % (16 * self.block_size_)
+
+
+def slots_of_eight_tokens(self: KVBuffers, tables: array[int], starts: Tags, positions: Tags) -> Tensor:
+    """Places in a block are counted in three bits."""
+    slots = KVBuffers.slot_ids(self, tables, starts, positions)
+    return slots - slots % self.block_size_ // 8 * 8
 
 
 # -- misuse -----------------------------------------------------------------------------------------------------------

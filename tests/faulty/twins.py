@@ -160,6 +160,35 @@ FAULTS: Final = (
         (TorchTarget, "start", f.start_joins_images),
     ),
     _row(
+        "images_sorted", "images have no order in the key", "key",
+        (TorchTarget, "start", f.start_with_sorted_images),
+    ),
+    _row(
+        "empty_is_none", "an empty part of the context is none", "key",
+        (TorchTarget, "start", f.start_with_empty_as_none),
+    ),
+    _row(
+        "version_of_adapter", "a version counts only with an adapter", "key",
+        (TorchTarget, "start", f.start_with_version_of_adapter),
+    ),
+    _row(
+        "version_of_8_bits", "keys know 8 bits of the version", "key",
+        (TorchTarget, "start", f.start_with_version_of_8_bits),
+    ),
+    _row(
+        "version_of_32_bits", "keys know 32 bits of the version", "key",
+        (TorchTarget, "start", f.start_with_version_of_32_bits),
+    ),
+    _row("short_salt", "keys know 8 letters of the salt", "key", (TorchTarget, "start", f.start_with_short_salt)),
+    _row(
+        "lower_salt", "upper and lower case salts are the same", "key",
+        (TorchTarget, "start", f.start_with_lower_salt),
+    ),
+    _row(
+        "hash_of_48_bits", "keys know 48 bits of a token", "key",
+        (Keys, "extend", f.extend_with_48_bits), (Cache, "_find", f.find_with_48_bits),
+    ),
+    _row(
         "hash_without_parent", "keys know one block only", "map_truth",
         (Keys, "extend", f.extend_without_parent), (Cache, "_find", f.find_without_parent),
     ),
@@ -188,6 +217,23 @@ FAULTS: Final = (
     _row(
         "write_shifted", "a step writes tokens in other places", "content",
         (Buffers, "write_tags", f.write_shifts_by_one),
+    ),
+    _row("batch_mixed", "sequences of a step are mixed up", "content", (TorchTarget, "write", f.write_mixes_batch)),
+    _row(
+        "batch_in_parts", "half of an impossible step is done", "atomic_failure",
+        (TorchTarget, "write", f.write_batch_in_parts),
+    ),
+    _row(
+        "partial_read", "a read begins at the beginning of a block", "content",
+        (TorchTarget, "read", f.read_from_block_start),
+    ),
+    _row(
+        "many_blocks", "blocks from 16 on are taken for others", "content",
+        (Buffers, "slot_ids", f.slots_of_sixteen_blocks),
+    ),
+    _row(
+        "long_block", "places in a block have three bits", "content",
+        (Buffers, "slot_ids", f.slots_of_eight_tokens),
     ),
     _row("start_again", "a name in use is taken over", "misuse", (TorchTarget, "start", f.start_again)),
     _row("truncate_clamps", "impossible lengths are accepted", "misuse", (TorchTarget, "truncate", f.truncate_clamps)),
