@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,6 +13,7 @@ from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
 from kvspec.cli.targets import drivable, load_target
+from kvspec.model.acceptor import PROMISES, Family
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
@@ -56,11 +58,13 @@ def conform(
     seconds: Annotated[float | None, typer.Option(help="For how long.", show_default=False)] = None,
     kind: Annotated[Kind, typer.Option(help="Valid operations, wild ones (mostly errors), or both.")] = Kind.MIXED,
     blocks: Annotated[
-        int | None, typer.Option(min=2, help="Blocks of every pool; by default 2 to 12.", show_default=False)
+        int | None,
+        typer.Option(min=2, help="Blocks of every pool; by default 2 to 12, in some 40.", show_default=False),
     ] = None,
     block_size: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per block; by default 1 to 4.", show_default=False)
+        int | None, typer.Option(min=1, help="Tokens per block; by default 1 to 4, in some 16.", show_default=False)
     ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Pools without a prefix cache only.")] = False,
     sanitizer: Annotated[bool, typer.Option("--sanitizer", help="Have the target poison freed blocks.")] = False,
     replay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Run this scenario instead.", show_default=False)
@@ -85,6 +89,7 @@ def conform(
             kind=kind,
             num_blocks=blocks,
             block_size=block_size,
+            prefix_cache=not no_cache,
             sanitizer=sanitizer,
         )
     except ValueError as error:
@@ -197,18 +202,44 @@ def print_conform(out: Console, name: str, report: ConformReport, saved: Path | 
     )
     happened = [f"{report.counts.get(c, 0):,} {_WORDS.get(c, c)}" for c in _COUNTS]
     out.print(f"  {', '.join(happened)}")
+    out.print(
+        f"  pools of up to {report.most_blocks} blocks, blocks of up to {report.longest_block} tokens, "
+        f"up to {report.longest_episode:,} operations in one pool"
+    )
     out.print()
     for family in report.families:
         seen = f"sampled, {family.count:,} {family.unit}" if family.verdict == "holds" else family.reason
         out.print(f"  {family.family:<22}{family.verdict:<14}{seen}")
     if report.violation is not None:
         _print_violation(out, name, report.violation, saved)
+    out.print()
+    out.print(_verdict_line(report))
+
+
+def _verdict_line(report: ConformReport) -> str:
+    """All families in one line."""
+    counts = Counter(f.verdict for f in report.families)
+    told = [f"{_families(counts['holds'])} {'holds' if counts['holds'] == 1 else 'hold'}"] if counts["violated"] else []
+    if counts["not observed"]:
+        told.append(f"{counts['not observed']} not observed")
+    if report.violation is not None:
+        broken = f"{report.violation.family}/{report.violation.rule}"
+        return f"violated: {broken}; {', '.join(told)}"
+    if not counts["holds"]:
+        return f"nothing was observed ({_families(len(report.families))})"
+    return f"holds: {', '.join([_families(counts['holds']), *told])} (sampled)"
+
+
+def _families(count: int) -> str:
+    return f"{count} {'family' if count == 1 else 'families'}"
 
 
 def _print_violation(out: Console, name: str, violation: FoundViolation, saved: Path | None) -> None:
     out.print()
     out.print(f"VIOLATED {violation.family}/{violation.rule} by operation {violation.number}: {violation.operation}")
     out.print(f"  {violation.what}")
+    out.print(f"  hint: {PROMISES[Family(violation.family)]}")
+    out.print(f"        (kvspec explain {violation.family}/{violation.rule})")
     out.print(f"  found at operation {violation.found_at} of pool {violation.episode}")
     _print_state(out, "before", violation.before)
     _print_state(out, "after", violation.after)

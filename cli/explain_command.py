@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from kvspec.spec.language import Chapter
     from kvspec.spec.language.traced import Statement, TracedEvent
 
-NAME_HELP = "A chapter, event, invariant, theorem or loop; CHAPTER.NAME where several chapters have it."
+NAME_HELP = (
+    "A chapter, event, invariant, theorem or loop; CHAPTER.NAME where several chapters have it; "
+    "or FAMILY or FAMILY/RULE, as kvspec conform names what is violated."
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Entry:
 
     @property
     def full(self) -> str:
+        if self.kind == "family":
+            return self.name
         return self.chapter if self.kind == "chapter" else f"{self.chapter}.{self.name}"
 
 
@@ -45,9 +50,9 @@ def explain(
     """Say in words what the spec demands, and why."""
     file = JsonFile(json, force=force)
     told, results = [], []
-    for entry in _found(name):
+    for entry in _promised(name) or _found(name):
         lines = list(_lines(entry))
-        if prove:
+        if prove and entry.kind != "family":
             mine = _results(entry)
             lines.append(("proof", _verdicts(entry, mine)))
             results += mine
@@ -74,6 +79,25 @@ def _entries() -> Iterator[Entry]:
         yield from (Entry(chapter, before.name, "loop") for before, _ in traced.loops)
 
 
+def _promised(name: str) -> list[Entry]:
+    """The family of that name; with a rule that is an event or invariant of the specification, that too."""
+    from kvspec.model.acceptor import CHAPTER, CHECKS, Family
+
+    family, slash, rule = name.partition("/")
+    if family not in frozenset(Family):
+        if slash:
+            expected = "one of " + ", ".join(Family)
+            fail_input(f"there is no family '{family}'", expected=expected)
+        return []
+    inside = [e for e in _entries() if slash and e.name == rule.rpartition(".")[2]]
+    entries = [e for e in inside if e.chapter == CHAPTER] or inside[:1]
+    if slash and not entries and rule not in CHECKS:
+        near = difflib.get_close_matches(rule, [*CHECKS, *(e.name for e in _entries())], n=3)
+        expected = f"perhaps {' or '.join(near)}" if near else "a rule of kvspec conform"
+        fail_input(f"there is no rule '{rule}'", expected=expected)
+    return [Entry(CHAPTER, name if rule in CHECKS else family, "family"), *entries]
+
+
 def _found(name: str) -> list[Entry]:
     entries = list(_entries())
     found = [e for e in entries if name in (e.full, e.name)]
@@ -87,9 +111,22 @@ def _found(name: str) -> list[Entry]:
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
+def _about_family(name: str) -> Iterator[tuple[str, str]]:
+    from kvspec.model.acceptor import CHECKS, PROMISES, Family
+
+    family, _, rule = name.partition("/")
+    yield "promise", PROMISES[Family(family)]
+    if rule:
+        yield "rule", CHECKS[rule]
+    yield "judged", "by kvspec conform, run and replay, call by call"
+
+
 def _lines(entry: Entry) -> Iterator[tuple[str, str]]:
     from kvspec.spec import load
 
+    if entry.kind == "family":
+        yield from _about_family(entry.name)
+        return
     chapter = load(entry.chapter)
     match entry.kind:
         case "chapter":
