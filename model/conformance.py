@@ -9,7 +9,10 @@ victim, any moment of eviction. Three outcomes are told apart:
 - **error**: the call itself makes no sense (unknown sequence, double release, negative length). It raises
   `MisuseError` and leaves everything as it was.
 
-What a target cannot show is left out of its `Target.capabilities` and reported as *not observed*, never as passed.
+What a target cannot show is left out of its `Target.capabilities` and reported as *not observed*, never as passed;
+`METHODS_OF` says which methods a capability needs. Any exception but `MisuseError` is a fault of the target.
+
+The commands find a target as ``package.module:Class``, from the current folder on. ``docs/conform.md`` has an example.
 """
 
 from __future__ import annotations
@@ -92,17 +95,22 @@ class CacheEvent(msgspec.Struct, frozen=True):
 class Target(Protocol):
     """One manager under test; constructed with a `PoolConfig`.
 
+    Every operation that names an unknown sequence is an error, and so is every operation after `close`.
+
     A sequence has tokens (known), a block table (room) and a number of computed tokens (written to the device);
     computed <= room, and computed <= known. Sequence names are chosen by the caller.
     """
 
     capabilities: frozenset[Capability]
+    """What it shows and takes; the same for every pool."""
+
     hit_limit: Literal["all", "all_but_one"]
     """The longest permitted hit: all tokens, or all but the last (it is recomputed for its logits)."""
 
     # -- operations -----------------------------------------------------------------------------------------------
     def start(self, seq: str, tokens: Sequence[int], context: Context) -> None:
-        """Create a sequence with its first tokens; takes no block. Error if the name is in use."""
+        """Create a sequence with its first tokens; takes no block. Error if the name is in use or a token is
+        negative."""
 
     def allocate_shared(self, seq: str) -> int:
         """Match the longest published prefix and mount its blocks; the number of tokens hit, a multiple of the
@@ -114,14 +122,17 @@ class Target(Protocol):
         Error if num_tokens is above the number of known tokens or negative."""
 
     def append(self, seq: str, tokens: Sequence[int]) -> None:
-        """More known tokens (sampled, or drafted); takes no block."""
+        """More known tokens (sampled, or drafted); takes no block. Error if a token is negative."""
 
     def write(self, batch: Sequence[tuple[str, Tags]]) -> None:
         """One forward step: for each named sequence write the contents of its next len(tags) tokens and advance
-        computed. Error if there is no room."""
+        computed; all of the batch or, with an error, nothing. Error if there is no room, if more tokens are written
+        than known, if a sequence is named twice, or if a block would be written that others hold and no `allocate` was
+        granted for since they came (a target may do such a write where it spoils nothing)."""
 
     def read(self, seq: str, start: int, stop: int) -> Tags:
-        """Contents of the computed tokens [start, stop), gathered through the block table."""
+        """Contents of the computed tokens [start, stop), gathered through the block table; also of a range that
+        begins or ends within a block."""
 
     def cache(self, seq: str) -> None:
         """Publish all full computed blocks under their keys (seed 4.2)."""
@@ -136,17 +147,20 @@ class Target(Protocol):
         """Give all handles back without publishing and forget the sequence."""
 
     def fork(self, parent: str, child: str) -> None:
-        """A new sequence with the parent's tokens, context, computed count and, shared, its whole table."""
+        """A new sequence with the parent's tokens, context, computed count and, shared, its whole table. Error if the
+        child's name is in use."""
 
     def truncate(self, seq: str, num_tokens: int) -> None:
         """Reject draft tokens: keep the first num_tokens known tokens; computed falls to at most that; blocks wholly
-        behind it are given back."""
+        behind it are given back. Error if num_tokens is above the number of known tokens or negative."""
 
     def evict(self, num_blocks: int) -> int:
-        """Drop up to num_blocks idle entries of the prefix cache; the number of blocks that became free."""
+        """Drop num_blocks idle entries of the prefix cache, or all if there are fewer; the number of blocks that became
+        free. Error if num_blocks is negative."""
 
     def reset(self) -> bool:
-        """Drop every key. Blocks in use stay with their sequences. False if the target refuses while in use."""
+        """Drop every key. Blocks in use stay with their sequences. False, with nothing changed, if the target refuses
+        while a sequence exists or an outside holder has a block."""
 
     def hold(self, block_id: int) -> int:
         """One more outside holder of a live block (a pending store, a transfer); an opaque handle."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -66,6 +69,44 @@ class Late(ModelTarget):
         super().write([(seq, tags * 0) for seq, tags in batch] if self.steps > 100 else batch)
 
 
+class Stumbles(ModelTarget):
+    """Fails in a function of its own."""
+
+    def cache(self, seq: str) -> None:
+        if self._request(seq).computed:
+            self._stumble()
+
+    def _stumble(self) -> None:
+        raise ZeroDivisionError("here")
+
+
+class Overwrites(ModelTarget):
+    """Shows the block of another in the place of the last that it takes."""
+
+    def allocate(self, seq: str, num_tokens: int) -> bool:
+        granted = super().allocate(seq, num_tokens)
+        others = [s for s in self._pool.requests if s != seq and self._pool.size(s)]
+        if granted and num_tokens and others:
+            self._stolen[seq] = self._pool.block(others[0], 0)
+        return granted
+
+    def __init__(self, config: PoolConfig) -> None:
+        super().__init__(config)
+        self._stolen: dict[str, int] = {}
+
+    def block_table(self, seq: str) -> list[int]:
+        table = list(super().block_table(seq))
+        return [*table[:-1], self._stolen[seq]] if seq in self._stolen and table else table
+
+
+class Flaky(ModelTarget):
+    """Shows its counters only in pools with an even number of blocks."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        hidden = {Capability.USED_COUNT} if config.num_blocks % 2 else set()
+        super().__init__(config, capabilities=frozenset(Capability) - hidden)
+
+
 class Moody(ModelTarget):
     """Fails once in the life of the class."""
 
@@ -116,6 +157,46 @@ def test_a_fault_is_found_named_and_shrunk(target: type[ModelTarget], rules: set
     assert found.shrunk and found.reproduced
     assert len(found.operations) == found.number == len(found.errors) <= lines
     assert found.before and found.after
+
+
+def test_a_crash_says_where() -> None:
+    found = conform(Stumbles, ConformOptions(operations=3000)).violation
+    assert found is not None and found.rule == "crash"
+    line = Path(__file__).read_text(encoding="utf-8").splitlines().index('        raise ZeroDivisionError("here")') + 1
+    assert found.what.endswith(f"test_conform.py:{line})"), found.what
+
+
+def test_a_forbidden_event_names_the_block_and_its_holders() -> None:
+    found = conform(Overwrites, ConformOptions(operations=3000)).violation
+    assert found is not None and (found.family, found.rule) == ("no_reuse_while_used", "take")
+    assert re.search(r"; block \d+ is held by [ab]\[0\]; see kvspec explain sequences\.take$", found.what), found.what
+
+
+def test_a_refusal_of_nothing_is_put_in_words() -> None:
+    class Refuses(ModelTarget):
+        def allocate(self, seq: str, num_tokens: int) -> bool:
+            return super().allocate(seq, num_tokens) and num_tokens > 0
+
+    found = conform(Refuses, ConformOptions(operations=3000)).violation
+    assert found is not None and found.rule == "refused_for_cause"
+    assert found.what == "room for 0 tokens was refused although a has it already, in blocks of its own"
+
+
+def test_capabilities_must_not_depend_on_the_pool() -> None:
+    with pytest.raises(TargetError, match=r"has other capabilities in pool \d+ than in those before: used_count"):
+        conform(Flaky, ConformOptions(operations=3000))
+
+
+def test_pools_can_be_without_prefix_cache() -> None:
+    made: list[PoolConfig] = []
+
+    def make(config: PoolConfig) -> ModelTarget:
+        made.append(config)
+        return ModelTarget(config)
+
+    report = conform(make, ConformOptions(operations=1500, prefix_cache=False))
+    assert report.violation is None and not any(config.enable_prefix_cache for config in made)
+    assert verdicts(report)["map_truth"] == "not observed"
 
 
 def test_a_fault_that_comes_late_is_found_in_a_long_episode() -> None:

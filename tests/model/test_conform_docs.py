@@ -1,4 +1,4 @@
-"""What docs/conform.md says: its example holds, its table is that of the code, its exit codes are those of the command."""
+"""What docs/conform.md says: its example holds, and its tables are those of the code."""
 
 from __future__ import annotations
 
