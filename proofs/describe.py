@@ -44,7 +44,13 @@ def describe(chapter: Chapter, obligation: Obligation, situation: Decoded, searc
         "arguments": [plain(shown.values[p]) for p in obligation.event.parameters] if obligation.event else [],
     }  # fmt: skip
     reached = None if search.run is None else len(search.run.steps)
-    return Report(tuple(lines), size(chapter, shown), reached, data, write_scenario(chapter, obligation, situation))
+    try:
+        scenario = write_scenario(chapter, obligation, situation)
+    except Exception as error:  # whatever the writer cannot say: the verdict stands without a file
+        scenario = None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        lines.append(("run it", f"could not be written as a scenario: {reason}"))
+    return Report(tuple(lines), size(chapter, shown), reached, data, scenario)
 
 
 def write_scenario(chapter: Chapter, obligation: Obligation, situation: Decoded) -> str | None:

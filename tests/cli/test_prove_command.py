@@ -18,7 +18,7 @@ from kvspec.cli import check_command, prove_command
 from kvspec.cli.main import INTERRUPTED, run
 from kvspec.cli.output import Exit
 from kvspec.cli.prove_report import not_proved
-from kvspec.proofs import campaign
+from kvspec.proofs import campaign, describe
 from kvspec.proofs.campaign import Unit
 from kvspec.proofs.verdicts import Result, Verdict
 from kvspec.spec import load
@@ -110,6 +110,18 @@ def test_a_counterexample_that_cannot_be_saved_is_still_a_verdict(
     shown = capsys.readouterr().out
     assert "run it   could not be written as a scenario: [Errno 28] No space left on device" in shown
     assert json.loads(file.read_text())["exit"] == Exit.VIOLATED
+
+
+@pytest.mark.usefixtures("broken_blocks")
+def test_a_counterexample_that_is_no_scenario_is_still_a_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> str:
+        raise ValueError("no word\nfor it")
+
+    monkeypatch.setattr(describe, "write_scenario", fail)
+    assert run(["prove", "--chapter", "blocks", "--only", "drop_last/*"]) == Exit.VIOLATED
+    assert "run it   could not be written as a scenario: ValueError: no word for it" in capsys.readouterr().out
 
 
 def cell(id: str, verdict: Verdict) -> Result:
