@@ -98,11 +98,11 @@ LARGE: Final = (2**31, 2**32, 2**32 + 1, 2**47, 2**48, 2**48 + 1, 2**62)
 """Tokens that need more than 31, 32 or 48 bits; with a careless hash some are the same as a small one."""
 
 
-def pool_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
-    """A small pool mostly, 1 to 11 usable blocks of 1 to 4 tokens; some have more blocks, some longer ones."""
+def pool_config(source: Source, *, sanitizer: bool = False, larger: bool = True) -> PoolConfig:
+    """A small pool, 1 to 11 usable blocks of 1 to 4 tokens; with `larger` some have more blocks, some longer ones."""
     return PoolConfig(
-        num_blocks=source.integer(13, 40) if source.chance(0.05) else source.integer(2, 12),
-        block_size=source.integer(5, 16) if source.chance(0.1) else source.integer(1, 4),
+        num_blocks=source.integer(13, 40) if larger and source.chance(0.05) else source.integer(2, 12),
+        block_size=source.integer(5, 16) if larger and source.chance(0.1) else source.integer(1, 4),
         enable_prefix_cache=not source.chance(0.05),
         sanitizer=sanitizer,
     )

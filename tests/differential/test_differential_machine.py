@@ -37,7 +37,7 @@ class Machine(RuleBasedStateMachine):
 
     def config(self, source: DrawnSource) -> PoolConfig:
         """A pool that is too small."""
-        return pool_config(source, sanitizer=source.chance(0.3))
+        return pool_config(source, sanitizer=source.chance(0.3), larger=False)
 
     @initialize(data=st.data())
     def make(self, data: st.DataObject) -> None:
