@@ -66,7 +66,7 @@ class Shrinker:
         """Search until nothing changes, or the time is used up."""
         passes = (
             self._chunks, self._sequences, self._folds, self._merges, self._pool, self._slides, self._everywhere,
-            self._simpler, self._pairs,
+            self._simpler, self._sequences_and_pool, self._pairs,
         )  # fmt: skip
         try:
             while sum(one() for one in passes):
@@ -121,6 +121,18 @@ class Shrinker:
         changed = False
         for name in {n for o in self.best.operations for n in names(o)}:
             changed |= self._without(i for i, o in enumerate(self.best.operations) if name in names(o))
+        return changed
+
+    def _sequences_and_pool(self) -> bool:
+        """Take out a sequence and the blocks that it needed: a pool that is too large would hide what was full."""
+        changed = False
+        for name in {n for o in self.best.operations for n in names(o)}:
+            kept = tuple(o for o in self.best.operations if name not in names(o))
+            for count in range(2, self.best.config.num_blocks):
+                config = msgspec.structs.replace(self.best.config, num_blocks=count)
+                if self._try(Case(config, kept)):
+                    changed = True
+                    break
         return changed
 
     def _pairs(self) -> bool:

@@ -16,7 +16,7 @@ from kvspec.model.shrink import Case
 
 FIELD = Path(__file__).parent / "corpus" / "field"
 BUDGET = 40_000
-MOST_LINES = 20
+MOST_LINES = 15
 
 
 class Good(Twin):
