@@ -13,7 +13,6 @@ from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
 from kvspec.cli.targets import drivable, load_target
-from kvspec.model.acceptor import PROMISES, Family
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
@@ -25,6 +24,7 @@ from kvspec.model.conform import (
 )
 from kvspec.model.generator import Kind
 from kvspec.model.operations import Operation
+from kvspec.model.promises import PROMISES, Family
 from kvspec.model.scenario import (
     Check,
     Error,

@@ -81,7 +81,7 @@ def _entries() -> Iterator[Entry]:
 
 def _promised(name: str) -> list[Entry]:
     """The family of that name; with a rule that is an event or invariant of the specification, that too."""
-    from kvspec.model.acceptor import CHAPTER, CHECKS, Family
+    from kvspec.model.promises import CHAPTER, CHECKS, Family
 
     family, slash, rule = name.partition("/")
     if family not in frozenset(Family):
@@ -112,7 +112,7 @@ def _found(name: str) -> list[Entry]:
 
 
 def _about_family(name: str) -> Iterator[tuple[str, str]]:
-    from kvspec.model.acceptor import CHECKS, PROMISES, Family
+    from kvspec.model.promises import CHECKS, PROMISES, Family
 
     family, _, rule = name.partition("/")
     yield "promise", PROMISES[Family(family)]

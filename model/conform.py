@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 import kvspec.model.operations as ops
-from kvspec.model.acceptor import Acceptor, Family, Violation
+from kvspec.model.acceptor import Acceptor
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PoolConfig, TargetError, checked_target
 from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
+from kvspec.model.promises import Family, Violation
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.shrink import Case, Shrinker
 

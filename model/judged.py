@@ -6,8 +6,9 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator
 
-from kvspec.model.acceptor import Acceptor, Violation
+from kvspec.model.acceptor import Acceptor
 from kvspec.model.conformance import MakeTarget, PoolConfig, checked_target
+from kvspec.model.promises import Violation
 from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics
 from kvspec.model.workload import Request
 

@@ -9,8 +9,8 @@ from faulty.twins import FAULTS, Fault, Twin, build
 
 from kvspec.cli.targets import load_target
 from kvspec.impl.target import TorchTarget
-from kvspec.model.acceptor import Family, Violation
 from kvspec.model.conform import ConformOptions, FoundViolation, Replayer, conform
+from kvspec.model.promises import Family, Violation
 from kvspec.model.scenario import read_scenario, run_scenario
 from kvspec.model.shrink import Case
 

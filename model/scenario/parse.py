@@ -14,8 +14,8 @@ from typing import Any, Final, NoReturn
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 
 from kvspec.model import operations as ops
-from kvspec.model.acceptor import Family
 from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.promises import Family
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.language import ScenarioError
 

@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kvspec.model import operations as ops
-from kvspec.model.acceptor import Acceptor, Violation
+from kvspec.model.acceptor import Acceptor
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, checked_target
+from kvspec.model.promises import Violation
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.scenario.write import format_item

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from kvspec.impl.sequence import Sequence as TorchSequence
 from kvspec.impl.target import TorchTarget
-from kvspec.model.acceptor import Violation
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.generator import Kind, pool_config
+from kvspec.model.promises import Violation
 from kvspec.model.reference import ModelTarget
 
 OPERATIONS_A_STEP = 3

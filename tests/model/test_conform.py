@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from kvspec.model.acceptor import Family
 from kvspec.model.conform import (
     EVIDENCE,
     ConformOptions,
@@ -18,6 +17,7 @@ from kvspec.model.conform import (
 )
 from kvspec.model.conformance import Capability, Context, PoolConfig, Tags, TargetError, checked_target, missing_parts
 from kvspec.model.generator import Kind
+from kvspec.model.promises import Family
 from kvspec.model.reference import ModelTarget
 
 SMALL = PoolConfig(num_blocks=4, block_size=2)

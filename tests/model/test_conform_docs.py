@@ -10,8 +10,8 @@ import pytest
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
 from kvspec.model import acceptor
-from kvspec.model.acceptor import CHECKS, PROMISES, Family
 from kvspec.model.conformance import METHODS_OF
+from kvspec.model.promises import CHECKS, PROMISES, Family
 from kvspec.spec import load
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "conform.md").read_text(encoding="utf-8")

@@ -1,0 +1,124 @@
+"""What a manager promises: families of rules, each in a sentence, and the violation of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+
+class Family(StrEnum):
+    """What kind of promise a violation breaks; one line each in a report. `PROMISES` says what each means."""
+
+    PARTITION = "partition"
+    HOLDERS = "holders"
+    RESERVED = "reserved"
+    MAP_TRUTH = "map_truth"
+    PUBLISH_AFTER_WRITE = "publish_after_write"
+    NO_REUSE_WHILE_USED = "no_reuse_while_used"
+    EXCLUSIVE_WRITER = "exclusive_writer"
+    ATOMIC_FAILURE = "atomic_failure"
+    DRAIN = "drain"
+    KEY = "key"
+    USAGE = "usage"
+    PROGRESS = "progress"
+    CONTENT = "content"
+    MISUSE = "misuse"
+    INVARIANT = "invariant"
+
+
+PROMISES: Final[Mapping[Family, str]] = {
+    Family.PARTITION: "every usable block is free or held, never both; free lists, counters and evictions agree",
+    Family.HOLDERS: "each block has exactly the holders that took it: tables, the cache and outside handles",
+    Family.RESERVED: "block 0 is padding: it is never free and never handed out",
+    Family.MAP_TRUTH: "tables and the cache say where things are: a hit is the longest published prefix, no more",
+    Family.PUBLISH_AFTER_WRITE: "a block gets a key only by its owner's call, and only after all of it was written",
+    Family.NO_REUSE_WHILE_USED: "a block that somebody holds is not handed out, and not evicted",
+    Family.EXCLUSIVE_WRITER: "nobody writes into a block that others hold: it is copied first",
+    Family.ATOMIC_FAILURE: "a refusal or an error changes nothing that can be seen",
+    Family.DRAIN: "when everything was given back, every usable block is free again",
+    Family.KEY: "blocks have the same key exactly if their tokens, all tokens before, and their contexts are the same",
+    Family.USAGE: "the used blocks are those that at least one sequence holds",
+    Family.PROGRESS: "a refusal has a cause: what evicting idle blocks can give is granted, and granted room is there",
+    Family.CONTENT: "a computed token reads as what was computed for it, wherever its block is",
+    Family.MISUSE: "calls that make no sense raise MisuseError, legal calls are answered, and nothing crashes",
+    Family.INVARIANT: "every invariant of the specification holds after each step",
+}
+"""What each family promises, in one sentence."""
+
+CHECKS: Final[Mapping[str, str]] = {
+    "cached_keys": "the keys that the target shows are those that were published and not dropped, at their blocks",
+    "computed": "the number of computed tokens is that of the tokens written",
+    "content": "a token reads as what was written for it",
+    "copy_on_write": "room that was granted is in blocks of one's own, where something would be overwritten",
+    "crash": "the target answers or raises MisuseError; every other exception is a fault",
+    "drain": "all usable blocks are free when nobody holds anything",
+    "equal_content_equal_key": "one content has one key",
+    "equal_key_equal_content": "one key stands for one content",
+    "error_changes_nothing": "after an error everything looks as before",
+    "error_expected": "a call that makes no sense is answered with MisuseError",
+    "evict_enough": "evict(n) frees n blocks, or all that are idle",
+    "evicted_count": "evict returns how many blocks became free",
+    "free_count": "the counter of free blocks is the number of free blocks",
+    "free_ids": "the free blocks are those that nobody holds",
+    "hit_length": "a hit is a multiple of the block size, and within hit_limit",
+    "hit_longest": "a hit is as long as the published prefix",
+    "hit_unpublished": "a hit is no longer than the published prefix",
+    "legal_call_refused": "a call that makes sense is not answered with an error",
+    "padding_free": "block 0 is not free",
+    "padding_handed_out": "block 0 is in no table",
+    "publish": "only a block that is full and written is published",
+    "published": "cache and deallocate publish every full computed block",
+    "ref_count": "the reference count of a block is the number of its holders",
+    "refusal_changes_nothing": "after a refusal everything looks as before",
+    "refused_for_cause": "allocate is refused only if free and idle blocks together are too few",
+    "removed_block": "a removal names the block that the key led to",
+    "removed_was_stored": "only a key that is there can be removed",
+    "reset_forgets": "a reset drops every key",
+    "reset_refused": "a reset is refused only while blocks are in use",
+    "room_granted": "after a granted allocate the table is long enough",
+    "stored_by_owner": "a key is entered only by cache or deallocate of a sequence that has the block",
+    "table": "the block table is what the calls so far have made of it",
+    "table_kept": "allocate takes no block away",
+    "used_count": "the counter of used blocks is the number of blocks that sequences hold",
+}
+"""What each check demands that is not an event or invariant of the specification."""
+
+
+class Violation(Exception):
+    """The first thing that no correct manager could have done.
+
+    Attributes:
+        family: the kind of promise that is broken.
+        rule: name of the invariant, event or check.
+        what: one sentence with the ids.
+        operation: the call, and its number from 1.
+    """
+
+    def __init__(self, family: Family, rule: str, what: str) -> None:
+        self.family, self.rule, self.what = family, rule, what
+        self.operation: str = ""
+        self.number = 0
+        self.before: list[str] = []
+        self.after: list[str] = []
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        at = f"operation {self.number} ({self.operation}): " if self.number else ""
+        return f"{at}{self.family}/{self.rule}: {self.what}"
+
+
+CHAPTER: Final = "sequences"
+"""The chapter whose events explain what a target does."""
+
+STEP_FAMILIES: Final = {
+    "take": Family.NO_REUSE_WHILE_USED,
+    "mount": Family.MAP_TRUTH,
+    "evict": Family.NO_REUSE_WHILE_USED,
+    "write": Family.EXCLUSIVE_WRITER,
+    "publish": Family.PUBLISH_AFTER_WRITE,
+    "copy_on_write": Family.NO_REUSE_WHILE_USED,
+    "drop": Family.HOLDERS,
+    "hold": Family.HOLDERS,
+    "unhold": Family.HOLDERS,
+}
