@@ -132,7 +132,7 @@ class _Job:
 
     def summary(self, complete: bool) -> None:
         proved = sum(r.verdict.value == "proved" for r in self.proofs.results)
-        parts = [f"{proved} of {counted(len(self.proofs.results), 'obligation')} proved (unbounded)"]
+        parts = [f"{proved} of {counted(len(self.proofs.results), 'obligation')} proved (proofs unbounded)"]
         for part in self.parts:
             word = {0: "holds", 1: "violated"}.get(int(str(part["exit"])), "unknown")
             parts.append(f"{part['part']} {part['name']} {word} (sampled)")

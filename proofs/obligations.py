@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.errors import SourceLine
-from kvspec.spec.language.terms import Path, SetSort, Sort, Term
+from kvspec.spec.language.terms import Path, Sort, Term
 from kvspec.spec.language.traced import LoopParts, Statement, TracedEvent
 
 
@@ -205,22 +205,3 @@ _PARTS: Mapping[str, str] = {
     "goes_on": "as long as it goes on, some step can be taken",
     "ends": "when it stops, the result is there",
 }
-
-
-def sorts_of(obligation: Obligation) -> set[Sort]:
-    """Scalar sorts that the obligation speaks of."""
-    found: set[Sort] = set()
-    for term in (obligation.goal, *(t for _, t in obligation.hypotheses)):
-        for t in T.subterms(term):
-            for v in (t, *(t.data if t.op in T.BINDERS else ())):
-                found |= _scalars(v)
-    return found
-
-
-def _scalars(term: Term) -> set[Sort]:
-    sort = term.sort
-    if isinstance(sort, Sort):
-        return {sort}
-    if isinstance(sort, SetSort):
-        return set(sort.elements)
-    return set(sort.keys) | ({sort.value} if isinstance(sort.value, Sort) else set(sort.value.elements))

@@ -205,6 +205,11 @@ class Bulk(Machine):
         self.marks.assign_all(lambda k: set_where(Thing, lambda x: x == mark))
 
     @event
+    def only(self, mark: Thing) -> None:
+        """The key that is the mark itself has it, and nothing else."""
+        self.marks[mark].become(mark)
+
+    @event
     def unmark(self, mark: Thing) -> None:
         """No key has the mark any more."""
         self.marks.assign_all(lambda k: self.marks[k].without(set_where(Thing, lambda x: x == mark)))
@@ -214,7 +219,7 @@ class Bulk(Machine):
         return forall(Thing, lambda k: self.counts[k] <= 3)
 
 
-@pytest.mark.parametrize("steps", [["all_marked"], ["all_marked", "unmark"], ["unmark"]])
+@pytest.mark.parametrize("steps", [["all_marked"], ["all_marked", "only"], ["only"], ["only", "unmark"], ["unmark"]])
 def test_a_rule_reaches_keys_that_were_never_stored(steps: list[str]) -> None:
     things = ["x", "y"]
     chapter, structure = Chapter(Bulk), Structure({"Thing": things})
