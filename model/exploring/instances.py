@@ -1,0 +1,118 @@
+"""All steps that a chapter may try in a structure, where it starts, and which results stay inside."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvspec.model.concrete import ABSENT, State, Structure, Variant, bare, default, initial
+from kvspec.spec.language.chapter import Chapter
+from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort
+from kvspec.spec.language.traced import TracedEvent
+
+MOST_INSTANCES: Final = 4096
+"""Of one event; a set parameter over twelve possible members has as many values."""
+
+
+class TooManyInstances(ValueError):
+    """An event has more instances in a scope than an exploration can try in every state."""
+
+    def __init__(self, event: str, count: int) -> None:
+        super().__init__(f"event {event} has {count} instances in this scope; at most {MOST_INSTANCES} can be tried")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An event with its arguments."""
+
+    event: TracedEvent
+    args: tuple[Any, ...]
+
+
+def instances(chapter: Chapter, structure: Structure) -> list[Instance]:
+    """Every event of the chapter with all arguments, in the order of the text.
+
+    A set parameter takes every subset of its possible members.
+
+    Raises:
+        TooManyInstances: an event has more than `MOST_INSTANCES`.
+    """
+    found = []
+    for name in chapter.event_names:
+        event = chapter.event(name)
+        found += [Instance(event, args) for args in _arguments(event, structure)]
+    return found
+
+
+def _arguments(event: TracedEvent, structure: Structure) -> Iterator[tuple[Any, ...]]:
+    sorts = [p.sort for p in event.parameters]
+    count = math.prod(_how_many(s, structure) for s in sorts)
+    if count > MOST_INSTANCES:
+        raise TooManyInstances(event.name, count)
+    return itertools.product(*(list(values_of(s, structure)) for s in sorts))
+
+
+def _how_many(sort: AnySort, structure: Structure) -> int:
+    if isinstance(sort, SetSort):
+        return int(2 ** len(list(structure.tuples(sort.elements))))
+    assert isinstance(sort, Sort)
+    return len(list(structure.elements(sort)))
+
+
+def values_of(sort: AnySort, structure: Structure) -> Iterator[Any]:
+    """All values of a scalar or set sort; the sets from the smallest on."""
+    if isinstance(sort, SetSort):
+        members = [bare(m) for m in structure.tuples(sort.elements)]
+        for size in range(len(members) + 1):
+            yield from map(frozenset, itertools.combinations(members, size))
+    else:
+        assert isinstance(sort, Sort)
+        yield from structure.elements(sort)
+
+
+def start_state(chapter: Chapter, structure: Structure, given: Mapping[Path, Any] | None = None) -> State:
+    """The state at the start: what the inits set, else what is given, else nothing stored."""
+    blank = {path: _blank(v.sort) for path, v in chapter.variables.items()}
+    return {**blank, **(given or {}), **initial(chapter, structure)}
+
+
+def _blank(sort: AnySort) -> Any:
+    return {} if isinstance(sort, MapSort) else default(sort)
+
+
+class Inside:
+    """Whether what a step stores is inside the scope.
+
+    A step is *not taken* if it stores a position beyond the last of the carrier (the scope ends there), or if a key of
+    a map, a member of a set or a part of a variant would be absent (nothing can be stored there). A map or a variable
+    may hold `ABSENT` itself.
+    """
+
+    def __init__(self, chapter: Chapter, structure: Structure) -> None:
+        self.chapter, self.structure = chapter, structure
+
+    def step(self, event: TracedEvent, after: State) -> bool:
+        """All that the event may have changed is inside."""
+        return all(self.holds(after[p], self.chapter.variables[p].sort) for p in {e.path for e in event.effects})
+
+    def holds(self, value: Any, sort: AnySort) -> bool:
+        """A value of a state variable is inside."""
+        if isinstance(sort, MapSort):
+            return all(self._tuple(k, sort.keys) and self.holds(v, sort.value) for k, v in value.items())
+        if isinstance(sort, SetSort):
+            return all(self._tuple(member, sort.elements) for member in value)
+        return value is ABSENT or self._element(value, sort)
+
+    def _tuple(self, item: Any, sorts: tuple[Sort, ...]) -> bool:
+        parts = item if len(sorts) > 1 else (item,)
+        return all(map(self._element, parts, sorts))
+
+    def _element(self, value: Any, sort: Sort) -> bool:
+        if value is ABSENT:
+            return False
+        if isinstance(value, Variant):
+            return all(map(self._element, value.fields, sort.fields(value.case)))
+        return sort.kind != "position" or value < len(self.structure.carriers[sort.name])
