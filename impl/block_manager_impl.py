@@ -15,6 +15,7 @@ from kvspec.impl.errors import (
     KVCacheError,
     ReleasedHandleError,
 )
+from kvspec.impl.paging import block_index
 from kvspec.impl.prefix_cache import PrefixCache, PrefixKeys
 from kvspec.impl.sanitizer import Sanitizer
 
@@ -273,7 +274,7 @@ class BlockManagerImpl(BlockManager):
         cache = self.prefix_cache_
         if cache is None:
             return []
-        limit = len(token_ids) // self.block_size_
+        limit = block_index(len(token_ids), self.block_size_)
         limit = limit if max_blocks is None else min(limit, max_blocks)
         if limit <= 0:
             return []

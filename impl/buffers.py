@@ -12,12 +12,8 @@ from torch import Tensor
 
 from kvspec.impl.errors import ContentError, InvalidRangeError
 from kvspec.impl.kernels import Backend, backend_for
+from kvspec.impl.tags import TAG_LIMIT, high_half, joined, low_half
 from kvspec.model.conformance import Tags
-
-_HALF_BITS = 24
-_HALF_MASK = (1 << _HALF_BITS) - 1
-TAG_LIMIT = 1 << (2 * _HALF_BITS)
-"""Tags are below this: both halves are whole numbers below 2**24, which float32 holds exactly."""
 
 GUARD = -1.0
 """Content of the padding block in sanitizer mode; no tag encodes to it."""
@@ -84,8 +80,8 @@ class KVBuffers:
             raise InvalidRangeError("KVBuffers.write_tags", what, "tags in [0, 2**48)")
         planes, _, width = self.cells_.shape
         values = np.empty((planes, len(tags), width), dtype=np.float32)
-        values[: planes // 2] = (tags & _HALF_MASK)[:, None]
-        values[planes // 2 :] = (tags >> _HALF_BITS)[:, None]
+        values[: planes // 2] = low_half(tags)[:, None]
+        values[planes // 2 :] = high_half(tags)[:, None]
         self.kernels_.write_slots(self.cells_, slots, self._to_device(values), self.block_size_)
 
     def read_tags(self, table: array[int], start: int, stop: int) -> Tags:
@@ -111,8 +107,7 @@ class KVBuffers:
             cell = halves[:, :, bad[0]].tolist()
             raise ContentError(f"position {start + int(bad[0])} holds {cell}: poisoned or torn")
         low, high = (halves[half, 0, :, 0].astype(np.int64) for half in range(2))
-        tags: Tags = low | (high << _HALF_BITS)
-        return tags
+        return joined(low, high)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -19,6 +19,7 @@ from xxhash import xxh3_128_digest
 
 from kvspec.impl.block import Block, BlockRecord
 from kvspec.impl.errors import InvalidRangeError, KeyMismatchError, ReleasedHandleError
+from kvspec.impl.paging import block_index
 from kvspec.impl.tokens import TOKEN_BYTES, token_bytes
 from kvspec.model.conformance import CacheEvent
 
@@ -165,7 +166,7 @@ class PrefixCache:
     def _find(self, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[CacheEntry]:
         size = self.block_size_
         width = size * TOKEN_BYTES
-        max_blocks = min(max_blocks, len(tokens) // size)
+        max_blocks = min(max_blocks, block_index(len(tokens), size))
         data = token_bytes(tokens[: max_blocks * size])
         chain, context, entries = keys.chain, keys.context, self.entries_
         known = len(chain)

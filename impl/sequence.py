@@ -7,6 +7,7 @@ from collections.abc import Sequence as Items
 
 from kvspec.impl.block import Block, block_ids
 from kvspec.impl.errors import InvalidRangeError, KeyMismatchError
+from kvspec.impl.paging import block_index, blocks_between, blocks_needed
 from kvspec.impl.prefix_cache import NO_CONTEXT, PrefixKeys
 
 
@@ -93,11 +94,11 @@ class Sequence:
     @property
     def num_full_blocks(self) -> int:
         """Blocks whose tokens are all computed."""
-        return self.computed_ // self.keys_.block_size
+        return block_index(self.computed_, self.keys_.block_size)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold that many tokens."""
-        return -(-num_tokens // self.keys_.block_size)
+        return blocks_needed(num_tokens, self.keys_.block_size)
 
     def shared_indices(self, stop: int) -> list[int]:
         """Logical indices of blocks that tokens [computed, stop) would write and that somebody else names too.
@@ -105,12 +106,9 @@ class Sequence:
         Such a block is copied when room is made (copy-on-write): a fork, a pin or the prefix cache counts on its
         content. Blocks that are not in the table yet are not listed.
         """
-        start = self.computed_
-        if stop <= start:
-            return []
-        size, blocks = self.keys_.block_size, self.kv_state_.blocks_
-        first, last = start // size, min((stop - 1) // size, len(blocks) - 1)
-        return [index for index in range(first, last + 1) if blocks[index].ref_count > 1]
+        blocks = self.kv_state_.blocks_
+        written = blocks_between(self.computed_, stop, len(blocks), self.keys_.block_size)
+        return [index for index in written if blocks[index].ref_count > 1]
 
     def first_forbidden(self, stop: int) -> int | None:
         """Logical index of a block that a write of tokens [computed, stop) would spoil for somebody else, if any.
@@ -170,7 +168,7 @@ class Sequence:
             raise InvalidRangeError("Sequence.truncate", f"{num_tokens} tokens", expected)
         del self.tokens_[num_tokens:]
         self.computed_ = min(self.computed_, num_tokens)
-        self.keys_.truncate(num_tokens // self.block_size)
+        self.keys_.truncate(block_index(num_tokens, self.block_size))
         self.published_ = min(self.published_, self.num_full_blocks)
         taken = self.kv_state_.take_from(self.blocks_for(num_tokens))
         self.written_ = min(self.written_, self.room)

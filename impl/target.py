@@ -19,6 +19,7 @@ from kvspec.impl.block import Block
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.errors import InvalidRangeError, InvalidTokensError, KVCacheError, UnknownSequenceError
+from kvspec.impl.paging import block_index, longest_hit, window
 from kvspec.impl.prefix_cache import encode_context
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.sequence import Sequence
@@ -113,8 +114,7 @@ class TorchTarget:
         if sequence.kv_state_.blocks_:
             what = f"{seq!r} has {len(sequence.kv_state_.blocks_)} blocks"
             raise InvalidRangeError("TorchTarget.allocate_shared", what, "an empty table")
-        # The last token is recomputed: its logits are needed.
-        limit = max(len(sequence.tokens_) - 1, 0) // self._block_size
+        limit = longest_hit(len(sequence.tokens_), self._block_size)
         blocks = self.manager_.allocate_shared(sequence.tokens_, sequence.keys_, limit)
         sequence.mount(blocks)
         return sequence.computed_
@@ -173,10 +173,8 @@ class TorchTarget:
             expected = f"a range within the {sequence.computed_} computed tokens of {seq!r}"
             raise InvalidRangeError("TorchTarget.read", f"[{start}, {stop})", expected)
         self._settle()
-        first = start // self._block_size
-        table = sequence.kv_state_.ids_[first : sequence.blocks_for(stop)]
-        offset = first * self._block_size
-        return self.buffers_.read_tags(table, start - offset, stop - offset)
+        table, first = window(sequence.kv_state_.ids_, start, stop, self._block_size)
+        return self.buffers_.read_tags(table, first, first + stop - start)
 
     @_operation
     def cache(self, seq: str) -> None:
@@ -217,7 +215,7 @@ class TorchTarget:
         if not 0 <= num_tokens <= len(sequence.tokens_):
             expected = f"0 to {len(sequence.tokens_)} known tokens"
             raise InvalidRangeError("TorchTarget.truncate", f"{num_tokens} tokens of {seq!r}", expected)
-        self._enter_use(sequence, min(num_tokens, sequence.computed_) // self._block_size)
+        self._enter_use(sequence, block_index(min(num_tokens, sequence.computed_), self._block_size))
         self.manager_.release_blocks(sequence.truncate(num_tokens))
 
     @_operation
@@ -387,11 +385,11 @@ class _WritePlan:
             what = f"block {sequence.kv_state_.ids_[forbidden]} of {seq!r} has other holders"
             raise InvalidRangeError("TorchTarget.write", what, f"allocate({seq!r}, {stop}) before the write")
         self._sequences[seq] = (sequence, stop)
-        first = start // self._block_size
+        table, first = window(sequence.kv_state_.ids_, start, stop, self._block_size)
         self._starts.append(len(self.tables))
-        self._firsts.append(start - first * self._block_size)
+        self._firsts.append(first)
         self._counts.append(count)
-        self.tables.extend(sequence.kv_state_.ids_[first : sequence.blocks_for(stop)])
+        self.tables.extend(table)
         self.num_tokens += count
 
     def _refusal(self, seq: str, sequence: Sequence, count: int) -> KVCacheError:

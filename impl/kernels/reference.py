@@ -18,16 +18,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kvspec.impl.paging import block_index, slot_id
+
 
 def slot_ids(tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:
     """Slot of each token, int64 ``[T]``; -1 where the position is negative."""
     if not tables.numel():
         return torch.full_like(positions, -1)
-    blocks = torch.div(positions, block_size, rounding_mode="floor")
+    index = block_index(positions, block_size)
     # The clamp is for tokens without a position, whose start may be anything; what they read is masked below.
-    ids = tables.index_select(0, (starts + blocks).clamp_(0, tables.numel() - 1))
-    slots = positions + (ids - blocks) * block_size
-    return slots.masked_fill_(positions < 0, -1)
+    ids = tables.index_select(0, (starts + index).clamp_(0, tables.numel() - 1))
+    return slot_id(positions, index, ids, block_size).masked_fill_(positions < 0, -1)
 
 
 def write_slots(cells: Tensor, slots: Tensor, values: Tensor, block_size: int) -> None:
