@@ -125,6 +125,20 @@ class Slots(Machine):
             ),
         )
 
+    @theorem("a position counted from the start of some block has the same offset, and an index less by that block's")
+    def counted_from_block(self) -> Bool:
+        return forall(
+            Nat,
+            Nat,
+            Nat,
+            Nat,
+            lambda first, index, offset, size: implies(
+                offset < size,
+                (block_index(first * size + index * size + offset, size) == first + index)
+                & (block_offset(first * size + index * size + offset, size) == offset),
+            ),
+        )
+
     # -- slots ---------------------------------------------------------------------------------------------------
 
     @theorem("different places have different slots")
