@@ -1,0 +1,111 @@
+"""When a pool of this size settles the question for every larger one.
+
+A *spare* block is one that no cell holds and under which nothing is stored but what was there at the start. Statements
+that speak of at most n blocks at a time cannot tell n spare blocks from more of them. So if every state of the scope
+has at least n, the states of a larger pool are the same with more spare blocks. `docs/exploration.md` has the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kvspec.model.exploring.cells import Packed
+from kvspec.model.exploring.quotient import Quotient
+from kvspec.spec.language import terms as T
+from kvspec.spec.language.chapter import Chapter
+from kvspec.spec.language.terms import AnySort, MapSort, SetSort, Sort, Term
+from kvspec.spec.language.traced import Statement, TracedEvent
+
+POOL: Final = "Block"
+"""The sort that a larger pool has more elements of."""
+
+
+def covers(chapter: Chapter, quotient: Quotient, states: Iterable[Packed]) -> str | None:
+    """What a complete exploration says of larger pools, if anything; the first of the states is that of the start."""
+    spoken = blocks_spoken_of(chapter)
+    start, *others = states
+    if spoken is None or not _alike_at_the_start(quotient, start):
+        return None
+    if any(spare(quotient, start, packed) < spoken for packed in (start, *others)):
+        return None
+    return f"every larger pool: in each state at least {spoken} blocks are spare, and nothing speaks of more at a time"
+
+
+def _pool(quotient: Quotient) -> tuple[object, ...]:
+    """The blocks that a larger pool has more of; empty if they are not renamed, or not all alike."""
+    if quotient.symmetry is None or quotient.symmetry.pointer != POOL or len(quotient.symmetry.classes[POOL]) != 1:
+        return ()
+    return quotient.symmetry.classes[POOL][0]
+
+
+def _alike_at_the_start(quotient: Quotient, start: Packed) -> bool:
+    return quotient.forms is not None and len({quotient.forms.signature(start, x) for x in _pool(quotient)}) == 1
+
+
+def spare(quotient: Quotient, start: Packed, packed: Packed) -> int:
+    """How many blocks are held by no cell and have under them what each had at the start."""
+    forms, pool = quotient.forms, _pool(quotient)
+    if forms is None or not pool:
+        return 0
+    held = {value for value, cell in zip(packed, quotient.cells.cells, strict=True) if cell.sort.name == POOL}
+    blank = forms.signature(start, pool[0])
+    return sum(x not in held and forms.signature(packed, x) == blank for x in pool)
+
+
+def blocks_spoken_of(chapter: Chapter) -> int | None:
+    """The largest number of blocks that an event or a statement speaks of at a time; None if it counts blocks or takes
+    a set of them, and so can tell one number of spare blocks from another."""
+    events = [chapter.event(name) for name in chapter.event_names]
+    statements: list[Statement] = [*chapter.invariants, *chapter.lower_invariants]
+    statements += [*chapter.theorems, *chapter.witnesses]
+    try:
+        found = [_event(e) for e in events]
+        for s in statements:
+            found.append(_nested(s.term) + (0 if s.after is None else _parameters(chapter.event(s.after))))
+    except _Unbounded:
+        return None
+    return max(found, default=0)
+
+
+class _Unbounded(Exception):
+    """Something speaks of any number of blocks."""
+
+
+def _event(event: TracedEvent) -> int:
+    inner = [_nested(r.term) for r in event.requires] + [_nested(o.term) for o in event.owed]
+    for effect in event.effects:
+        inner += [_nested(effect.condition), *map(_nested, effect.keys)]
+        inner += [_nested(a) + _blocks(a.sort) for a in effect.args if not isinstance(a.sort, Sort)]
+        inner += [_nested(a) for a in effect.args if isinstance(a.sort, Sort)]
+    return _parameters(event) + max(inner, default=0)
+
+
+def _parameters(event: TracedEvent) -> int:
+    for p in event.parameters:
+        if isinstance(p.sort, SetSort) and _blocks(p.sort):
+            raise _Unbounded
+    return sum(_blocks(p.sort) for p in event.parameters)
+
+
+def _nested(term: Term) -> int:
+    """How many variables of the sort stand inside each other, those that sets hide included."""
+    inner = max(map(_nested, term.args), default=0)
+    if term.op in T.BINDERS:
+        return inner + sum(_blocks(v.sort) for v in term.data)
+    if term.op in ("empty", "only", "size") and _blocks(term.args[0].sort):
+        if term.op == "size":
+            raise _Unbounded
+        return inner + _blocks(term.args[0].sort)
+    return inner
+
+
+def _blocks(sort: AnySort) -> int:
+    """How many blocks it takes to name an element of the sort, of a set or of a map."""
+    match sort:
+        case SetSort(elements):
+            return sum(map(_blocks, elements))
+        case MapSort(keys, value):
+            return sum(map(_blocks, keys)) + (_blocks(value) if isinstance(value, SetSort) else 0)
+        case Sort(name, _, cases):
+            return int(name == POOL) + max((sum(map(_blocks, fields)) for _, fields in cases), default=0)
