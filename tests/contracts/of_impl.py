@@ -1,0 +1,73 @@
+"""Contracts of pure functions of the implementation and of the model that have no counterpart in chapter `slots`.
+
+They are written in terms of the functions of that chapter. The others are compared with their counterpart: `pairs`.
+"""
+
+from __future__ import annotations
+
+from contracts.terms import contract
+
+import kvspec.impl.paging as paging
+import kvspec.impl.tags as tags
+import kvspec.model.workload as workload
+import kvspec.spec.slots as slots
+
+
+@contract(paging.blocks_between)
+def blocks_between(start: int, stop: int, num_blocks: int, block_size: int, index: int) -> None:
+    """A block is listed exactly if the table has it and one of the tokens is in it."""
+    assert start >= 0 and num_blocks >= 0 and block_size >= 1 and index >= 0
+    has_token = max(start, index * block_size) < min(stop, (index + 1) * block_size)
+    listed = index in paging.blocks_between(start, stop, num_blocks, block_size)
+    assert listed == (has_token and index < num_blocks)
+
+
+@contract(
+    paging.window,
+    theorems=("counted_from_block", "slot_back"),
+    bound="tables of at most 3 blocks, of any size",
+)
+def window_names_the_same_cells(table: list[int], start: int, stop: int, position: int, block_size: int) -> None:
+    """Every token has the same block and offset in the part as in the whole table."""
+    assert len(table) <= 3 and block_size >= 1 and 0 <= start <= position < stop <= len(table) * block_size
+    part, first = paging.window(table, start, stop, block_size)
+    moved = first + position - start
+    assert part[slots.block_index(moved, block_size)] == table[slots.block_index(position, block_size)]
+    assert slots.block_offset(moved, block_size) == slots.block_offset(position, block_size)
+
+
+@contract(paging.window)
+def window_is_small(table: list[int], start: int, stop: int, block_size: int) -> None:
+    """The part starts in the block of the first token and has no block more than its tokens need."""
+    assert block_size >= 1 and 0 <= start < stop <= len(table) * block_size
+    part, first = paging.window(table, start, stop, block_size)
+    assert 0 <= first < block_size
+    assert len(part) == slots.blocks_needed(first + stop - start, block_size)
+
+
+@contract(tags.low_half, tags.high_half, tags.joined)
+def tag_back(tag: int) -> None:
+    """Both halves of a tag are exact in float32, and together they are the tag."""
+    assert 0 <= tag < tags.TAG_LIMIT
+    low, high = tags.low_half(tag), tags.high_half(tag)
+    assert 0 <= low < 2**24 and 0 <= high < 2**24
+    assert tags.joined(low, high) == tag
+
+
+@contract(tags.low_half, tags.high_half, tags.joined)
+def halves_back(low: int, high: int) -> None:
+    """A tag tells the halves that it was made of."""
+    assert 0 <= low < 2**24 and 0 <= high < 2**24
+    tag = tags.joined(low, high)
+    assert 0 <= tag < tags.TAG_LIMIT
+    assert tags.low_half(tag) == low
+    assert tags.high_half(tag) == high
+
+
+@contract(workload.longest_hit)
+def longest_hit(num_tokens: int, block_size: int, all_but_one: bool) -> None:
+    """The whole blocks of all tokens, or of all but the last."""
+    assert num_tokens >= 0 and block_size >= 1
+    usable = max(num_tokens - 1, 0) if all_but_one else num_tokens
+    hit = workload.longest_hit(num_tokens, block_size, "all_but_one" if all_but_one else "all")
+    assert hit == slots.round_down(usable, block_size)
