@@ -1,0 +1,323 @@
+"""Breadth first through all states, whole levels at a time.
+
+Answers what `kvspec.model.exploring.plain` answers, with the same words. What is found wrong in a batch is looked at
+again in the concrete reading, which says what it is; a difference between the two is an error of kvspec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import torch
+from torch import Tensor
+
+from kvspec.model.batched.bits import rows_of
+from kvspec.model.batched.clearing import Clearing
+from kvspec.model.batched.expansion import Expansion, Steps
+from kvspec.model.batched.seen import Hash, Seen, mixed
+from kvspec.model.batched.storage import Storage
+from kvspec.model.batched.transitions import Compiler, bad_state
+from kvspec.model.batched.watch import Watch
+from kvspec.model.concrete import State, Structure
+from kvspec.model.exploring.cutoff import covers
+from kvspec.model.exploring.instances import start_state
+from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
+from kvspec.model.exploring.plain import Judge, Progress, Stepper, Taken, Wrong
+from kvspec.model.exploring.quotient import Quotient
+from kvspec.spec.language.chapter import Chapter
+from kvspec.spec.language.terms import Path
+
+BATCH: Final = 1 << 17
+"""States that are expanded at once; their planes stay in the caches of one core."""
+MEMORY: Final = 4 << 30
+
+
+class ReadingsDisagree(AssertionError):
+    """The batched reading found something wrong that the concrete one does not: an error of kvspec itself."""
+
+
+class Explorer:
+    """Explores a chapter in a structure.
+
+    Args:
+        chapter: the chapter; its events may have been replaced.
+        structure: the scope.
+        states: which states count as one.
+        device: where to compute, as torch names it.
+        given: start values of variables that no init sets.
+        scope: the scope in words, for the outcome.
+        max_states: more distinct states than that end the exploration.
+        memory: bytes on the device for each table of states; a larger one goes to host memory, or to a temporary file.
+        batch: states that are expanded at once.
+        progress: told of distinct states, generated states and depth, after each batch.
+        hash_of: another hash function for the look-up of states.
+    """
+
+    def __init__(
+        self,
+        chapter: Chapter,
+        structure: Structure,
+        *,
+        states: States = States.FULL,
+        device: str = "cpu",
+        given: Mapping[Path, Any] | None = None,
+        scope: str = "",
+        max_states: int = 100_000_000,
+        memory: int = MEMORY,
+        batch: int = BATCH,
+        progress: Progress | None = None,
+        hash_of: Hash = mixed,
+    ) -> None:
+        self.chapter, self.structure, self.states = chapter, structure, states
+        self.device, self.scope, self.progress = torch.device(device), scope, progress
+        self.max_states, self.memory, self.batch, self.hash_of = max_states, memory, batch, hash_of
+        self.start = start_state(chapter, structure, given)
+
+    def explore(self) -> Outcome:
+        """Go through all states that can be reached; a violation ends that.
+
+        Raises:
+            TooManyInstances: some event can be tried in too many ways.
+            OutOfRange: a state has a value that no cell can hold.
+        """
+        kept: frozenset[Path] = frozenset()
+        with one_thread():
+            while True:
+                search = _Search(self, Quotient(self.chapter, self.structure, self.states, kept))
+                try:
+                    search.run()
+                except _CameToLife as alive:
+                    kept |= alive.paths
+                else:
+                    return search.outcome(kept)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Most tensors are short, and the threads of torch wait for each other busily: one does more than two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _CameToLife(Exception):
+    """Cells of these variables can be read after a step, could not be before it, and were not written by it."""
+
+    def __init__(self, paths: frozenset[Path]) -> None:
+        self.paths = paths
+        super().__init__(", ".join(".".join(p) for p in paths))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Something wrong with a state of this number or, with an event, with a step of it from there."""
+
+    number: int
+    wrong: Wrong
+    event: str | None
+
+
+class _Search:
+    """One exploration under one quotient."""
+
+    def __init__(self, explorer: Explorer, quotient: Quotient) -> None:
+        self.explorer, self.quotient = explorer, quotient
+        chapter, structure, device = explorer.chapter, explorer.structure, explorer.device
+        self.device = device
+        self.stepper, self.judge = Stepper(chapter, structure), Judge(chapter, structure)
+        cleared = explorer.states is not States.FULL
+        compiler = Compiler(chapter, structure, explorer.start, blank=cleared, whole=quotient.forms is not None)
+        compiled = compiler.compile()
+        self.layout = compiled.layout
+        bad = bad_state(chapter, compiled.reading)
+        self.expansion = Expansion(compiled, [bad, compiled.forbidden], device)
+        self.clearing = None if quotient.alive is None else Clearing(self.expansion, quotient.alive)
+        self.watch = Watch(chapter, self.expansion)
+        self.seen = self._seen(self.layout.words)
+        self.met = self._seen(self.layout.words) if quotient.forms is not None else None
+        self.parents = Storage(1, device, explorer.memory)
+        self.names = {id(t): number for number, t in enumerate(compiled.transitions)}
+        self.levels: list[int] = []
+        self.generated = 0
+        self.complete = False
+        self.found: _Found | None = None
+
+    def _seen(self, words: int) -> Seen:
+        return Seen(Storage(words, self.device, self.explorer.memory), self.device, self.explorer.hash_of)
+
+    # -- level by level ------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        first = self.quotient.representative(self.quotient.cells.pack(self.explorer.start))
+        self.seen.add(self.layout.rows([first]).to(self.device))
+        self.parents.append(torch.full((1, 1), -1, dtype=torch.int64, device=self.device))
+        start, end = 0, 1
+        while start < end and self.found is None:
+            self.levels.append(end - start)
+            for at in range(start, end, self.explorer.batch):
+                ended = self._expand(at, min(end, at + self.explorer.batch))
+                self._tell()
+                if ended or len(self.seen) > self.explorer.max_states:
+                    return
+            start, end = end, len(self.seen)
+        self.complete = self.found is None
+
+    def _tell(self) -> None:
+        if self.explorer.progress is not None:
+            self.explorer.progress(len(self.seen), self.generated, len(self.levels) - 1)
+
+    def _expand(self, start: int, end: int) -> bool:
+        """Look at the states of these numbers, and at all steps from them; true if a state is wrong.
+
+        A step that goes wrong is noted, and the rest of the level still looked at: a state of it would be earlier.
+        """
+        rows = self.seen.rows.slice(start, end)
+        planes = self.expansion.load(rows)
+        (bad, forbidden), enabled = self.expansion.survey(planes, len(rows))
+        if bad.any():
+            self._blame_state(start + int(rows_of(bad)[0]))
+            return True
+        if self.found is not None:
+            return False
+        self.watch.states(planes, len(self.levels) - 1)
+        if forbidden.any():
+            self._blame_call(start + int(rows_of(forbidden)[0]))
+            return False
+        steps, wrong = self.expansion.steps(rows, enabled)
+        if wrong.any():
+            self._blame_step(start, steps, int(rows_of(wrong)[0]))
+            return False
+        self.generated += sum(c.count for c in steps.columns)
+        self.watch.steps(steps, len(self.levels) - 1)
+        if steps.columns:
+            self._enter(start, steps)
+        return False
+
+    def _enter(self, start: int, steps: Steps) -> None:
+        """Add the states after the steps that are new."""
+        if self.clearing is not None:
+            live = self.clearing.live(steps.after)
+            revived = self.clearing.revived(steps, live)
+            if revived.any():
+                self._revive(start, steps, int(rows_of(revived)[0]))
+            self.clearing.clear(steps.after, live)
+        rows = steps.rows()
+        if self.met is None:
+            new = self.seen.add(rows)
+        else:
+            met = self.met.add(rows)
+            new = met.index_select(0, self.seen.add(self._representatives(rows.index_select(0, met))))
+        parents = (start + steps.source.index_select(0, new)) * len(self.names)
+        numbers = torch.tensor([self.names[id(c.transition)] for c in steps.columns], device=self.device)
+        self.parents.append((parents + numbers.index_select(0, steps.transitions(new))).unsqueeze(1))
+
+    def _representatives(self, rows: Tensor) -> Tensor:
+        """The states that stand for these, which are cleared already."""
+        forms = self.quotient.forms
+        assert forms is not None
+        form = forms.renamed if self.explorer.states is States.RENAMED else forms.canonical
+        return self.layout.rows(map(form, self.layout.packed(rows))).to(self.device)
+
+    # -- what is found -------------------------------------------------------------------------------------------
+
+    def _state(self, number: int) -> State:
+        return self.layout.decode(self.seen.rows.slice(number, number + 1))[0]
+
+    def _blame_state(self, number: int) -> None:
+        self._blame(number, self.judge.state(self._state(number)), None)
+
+    def _blame_call(self, number: int) -> None:
+        enabled = self.stepper.enabled(self._state(number))
+        found = ((taken.event.name, self.judge.call(taken)) for taken in enabled)
+        event, wrong = next(((event, wrong) for event, wrong in found if wrong is not None), ("", None))
+        self._blame(number, wrong, event)
+
+    def _blame_step(self, start: int, steps: Steps, row: int) -> None:
+        number, taken = self._taken(start, steps, row)
+        wrong = self.judge.step(taken)
+        if wrong is None:
+            self.layout.row(self.quotient.cells.pack(taken.after))  # then a cell cannot hold its value
+        self._blame(number, wrong, taken.event.name)
+
+    def _taken(self, start: int, steps: Steps, row: int) -> tuple[int, Taken]:
+        """A step as the concrete reading knows it, with the number of the state that it starts in."""
+        number, instance = start + int(steps.source[row]), steps.at(row).transition.instance
+        state = self._state(number)
+        return number, next(t for t in self.stepper.enabled(state) if t.instance is instance or t.instance == instance)
+
+    def _blame(self, number: int, wrong: Wrong | None, event: str | None) -> None:
+        if wrong is None:
+            raise ReadingsDisagree(f"nothing is wrong with state {number} ({event or 'statements'})")
+        self.found = _Found(number, wrong, event)
+
+    def _revive(self, start: int, steps: Steps, row: int) -> NoReturn:
+        """Variables of which a cell came to life, found again in the concrete reading, count as read as a whole."""
+        alive, cells = self.quotient.alive, self.quotient.cells
+        assert alive is not None
+        _, taken = self._taken(start, steps, row)
+        new = alive.live(cells.pack(taken.after)) - alive.live(cells.pack(taken.before))
+        new -= alive.written(taken.event, taken.instance.args, taken.before)
+        if not new:
+            raise ReadingsDisagree(f"nothing came to life by {taken.event.name}")
+        raise _CameToLife(frozenset(cells.cells[n].path for n in new))
+
+    # -- runs ----------------------------------------------------------------------------------------------------
+
+    def _chain(self, number: int) -> list[tuple[str, int]]:
+        """The events on the way to a state, each with the number of the state after it."""
+        chain = []
+        while (parent := int(self.parents.slice(number, number + 1))) >= 0:
+            before, transition = divmod(parent, len(self.names))
+            chain.append((self.expansion.transitions[transition].instance.event.name, number))
+            number = before
+        return chain[::-1]
+
+    def _run(self, found: _Found) -> tuple[Step, ...]:
+        """The way to what was found as a run of the chapter itself, whatever states stand for it here."""
+        state, run = self.explorer.start, list[Step]()
+        cells, representative = self.quotient.cells, self.quotient.representative
+        for event, number in self._chain(found.number):
+            target = cells.pack(self._state(number))
+            steps = (t for t in self.stepper.steps(state) if representative(cells.pack(t.after)) == target)
+            taken = self._first(event, steps)
+            state = taken.after
+            run.append(Step(event, taken.instance.args))
+        if found.event is not None:
+            asked = self.judge.call if found.wrong.kind == "call" else self.judge.step
+            last = self._first(found.event, (t for t in self.stepper.enabled(state) if asked(t) == found.wrong))
+            run.append(Step(found.event, last.instance.args))
+        return tuple(run)
+
+    def _first(self, event: str, steps: Iterable[Taken]) -> Taken:
+        return next(taken for taken in steps if taken.event.name == event)
+
+    def outcome(self, kept: frozenset[Path]) -> Outcome:
+        violation = None
+        if self.found is not None:
+            wrong = self.found.wrong
+            violation = Violation(wrong.kind, wrong.name, wrong.sentence, self._run(self.found))
+        quotient = self.quotient
+        packed = self.layout.packed(self.seen.rows.slice(0, len(self.seen)))
+        return Outcome(
+            scope=self.explorer.scope,
+            states=quotient.states,
+            distinct=len(self.seen),
+            generated=self.generated,
+            depth=max(len(self.levels) - 1, 0),
+            levels=tuple(self.levels),
+            complete=self.complete,
+            violation=violation,
+            fired=self.watch.fired,
+            reached=self.watch.reached,
+            cleared=quotient.cleared,
+            kept=tuple(sorted(".".join(p) for p in kept)),
+            renamed=quotient.renamed,
+            unchanged=quotient.unchanged,
+            covers=covers(self.explorer.chapter, quotient, packed) if self.complete and quotient.forms else None,
+        )
