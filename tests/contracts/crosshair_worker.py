@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from crosshair import diff_behavior
+from crosshair.core import explore_paths
 from crosshair.core_and_libs import analyze_function, run_checkables
 from crosshair.fnutil import FunctionInfo
 from crosshair.options import DEFAULT_OPTIONS, AnalysisKind, AnalysisOptionSet
@@ -57,21 +58,20 @@ def arguments_in(message: str) -> list[Any] | None:
 
 def pair(module: str, first: str, second: str) -> Verdict:
     """Whether two functions do the same for all arguments."""
-    functions = [FunctionInfo.from_fn(getattr(importlib.import_module(module), name)) for name in (first, second)]
+    one, other = (FunctionInfo.from_fn(getattr(importlib.import_module(module), name)) for name in (first, second))
     options = DEFAULT_OPTIONS.overlay(
         per_condition_timeout=2 * SECONDS, per_path_timeout=2 * SECONDS, stats=Counter[str]()
     )
     searches: list[RootNode] = []
-    explore = diff_behavior.explore_paths
 
     def explore_and_keep(
         run: Callable[..., Any], signature: Any, given: Any, root: RootNode, *rest: Any, **kw: Any
     ) -> None:
         searches.append(root)
-        explore(run, signature, given, root, *rest, **kw)
+        explore_paths(run, signature, given, root, *rest, **kw)
 
     with patch.object(diff_behavior, "explore_paths", explore_and_keep):
-        differences = diff_behavior.diff_behavior(*functions, options)
+        differences = diff_behavior.diff_behavior(one, other, options)
     if isinstance(differences, str):
         raise RuntimeError(differences)
     if differences:
