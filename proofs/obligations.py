@@ -2,6 +2,7 @@
 
 - ``chapter.init/invariant``: the start state satisfies it;
 - ``chapter.event/invariant``: the event keeps it;
+- ``chapter.event/defined``: the event reads only what there is;
 - ``chapter.event->callee/pre.N``: the event may call what it calls (N counts the callee's requirements);
 - ``chapter.theorem``, ``chapter.event/theorem``: it follows;
 - ``chapter.loop/part``: the verification conditions of a loop;
@@ -13,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kvspec.proofs.defined import demands
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.chapter import Chapter
+from kvspec.spec.language.chapter import START, Chapter
 from kvspec.spec.language.errors import SourceLine
 from kvspec.spec.language.terms import Path, Sort, Term
 from kvspec.spec.language.traced import LoopParts, Statement, TracedEvent
@@ -71,13 +73,39 @@ class ChapterObligations:
     def __iter__(self) -> Iterator[Obligation]:
         yield from self._initial()
         for name in self.chapter.event_names:
-            event = self.chapter.event(name)
-            yield self._possible(event.name, "can_fire", f"{event.name} can happen", event.where, event)
-            yield from self._owed(event)
-            yield from self._kept(event)
+            yield from self._event(name)
         yield from self._theorems()
         for before, _ in self.chapter.loops:
             yield from self._loop(before)
+
+    def of(self, row: str) -> Iterator[Obligation]:
+        """Those that speak of the start (``init``), or of one event: as a step of its own or of a loop."""
+        if row == "init":
+            yield from self._initial()
+            return
+        yield from self._event(row)
+        yield from (self._after(s) for s in self._said_after(row))
+        yield from (self._implied(s) for s in self.chapter.theorems if row in s.asks)
+        for before, _ in self.chapter.loops:
+            if before.step == row:
+                yield from self._loop(before)
+
+    def _event(self, name: str) -> Iterator[Obligation]:
+        event = self.chapter.event(name)
+        yield self._possible(event.name, "can_fire", f"{event.name} can happen", event.where, event)
+        yield from self._defined(event)
+        yield from self._owed(event)
+        yield from self._kept(event)
+
+    def _defined(self, event: TracedEvent) -> Iterator[Obligation]:
+        """Hypotheses without the guard: it is what is asked about."""
+        goal = demands(event)
+        if goal is not T.TRUE:
+            yield Obligation(
+                f"{self.name}.{event.name}/defined", self.name, event.name, "defined",
+                f"{event.name} reads only what there is", event.where, tuple(self.assumed), goal,
+                frozenset(event.parameters),
+            )  # fmt: skip
 
     def _initial(self) -> Iterator[Obligation]:
         statements = (*self.chapter.axioms, *self.chapter.naturals)
@@ -93,6 +121,13 @@ class ChapterObligations:
                 f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, goal, frozenset(),
                 None, "invariant", s.term,
             )  # fmt: skip
+        for s in self._said_after(START):
+            yield Obligation(
+                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, s.term, frozenset()
+            )
+
+    def _said_after(self, row: str) -> list[Statement]:
+        return [s for s in self.chapter.theorems if s.after == row]
 
     def _possible(
         self, row: str, column: str, sentence: str, where: SourceLine, event: TracedEvent | None = None
@@ -149,11 +184,13 @@ class ChapterObligations:
             where = SourceLine(*self.chapter.where)
             yield self._possible("theorem", "can_hold", "axioms and invariants can hold together", where)
         for s in self.chapter.theorems:
-            if s.after is not None:
-                id = f"{self.name}.{s.after}/{s.name}"
-                yield self._of_event(self.chapter.event(s.after), id, s.name, s.sentence, s.where, s.term)
-            else:
-                yield self._implied(s)
+            if s.after != START:
+                yield self._implied(s) if s.after is None else self._after(s)
+
+    def _after(self, s: Statement) -> Obligation:
+        assert s.after is not None
+        id = f"{self.name}.{s.after}/{s.name}"
+        return self._of_event(self.chapter.event(s.after), id, s.name, s.sentence, s.where, s.term)
 
     def _implied(self, s: Statement) -> Obligation:
         id = f"{self.name}.theorem/{s.name}"

@@ -6,7 +6,8 @@ quantifiers of a goal become constants, with fresh names: a hypothesis may bind 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from kvspec.proofs.finite import FiniteSolver
 from kvspec.proofs.lowering import Lowering, order_axioms, prev_axioms
 from kvspec.proofs.obligations import ChapterObligations, Obligation
 from kvspec.spec.language import terms as T
+from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Term
 
 
@@ -46,6 +48,12 @@ class Shared:
         """That positions are ordered."""
         self.finite: dict[tuple[object, ...], FiniteSolver] = {}
         """Solvers of the finite reading, by scope and what they assume."""
+
+    def reading(self, chapter: Chapter) -> Shared:
+        """The same for another text of the chapter, with the same axioms and invariants."""
+        other = copy.copy(self)
+        other.chapter = chapter
+        return other
 
 
 class Group:
@@ -95,10 +103,14 @@ def opened(goal: Term) -> tuple[Term, dict[Term, Term]]:
 
 
 def grouped(obligations: ChapterObligations) -> Iterator[Group]:
-    """The obligations by row and hypotheses, in the order of their first members."""
+    """All obligations of a chapter by row and hypotheses, in the order of their first members."""
+    return grouped_by(Shared(obligations), obligations)
+
+
+def grouped_by(shared: Shared, obligations: Iterable[Obligation]) -> Iterator[Group]:
+    """The same of some obligations of that chapter, or of others about its state."""
     groups: dict[tuple[str, tuple[Term, ...]], list[Obligation]] = {}
     for o in obligations:
         groups.setdefault((o.row, tuple(h for _, h in o.hypotheses)), []).append(o)
-    shared = Shared(obligations)
     for members in groups.values():
         yield Group(shared, members)

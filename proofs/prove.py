@@ -72,6 +72,13 @@ class Prover:
         cell = _Cell(obligation, time.perf_counter())
         return self._possible(cell) if obligation.kind == "possible" else self._follows(cell)
 
+    def holds_at_once(self, obligation: Obligation) -> bool:
+        """Whether it is proved without effort; if not, nothing is said yet."""
+        if obligation.kind == "possible":
+            return self.refuter.smallest() is not None
+        problem = self.group.problem(obligation)
+        return all(session.refutes(problem.refutation) for session in self._sessions.values())
+
     def _possible(self, cell: _Cell) -> Result:
         found = self.refuter.smallest()
         if found is not None:

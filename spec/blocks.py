@@ -137,6 +137,16 @@ class Blocks(Machine):
     def drop_is_local(self, block: Block) -> Bool:
         return forall(Block, lambda b: implies(b != block, self.free.has(b) == old(self).free.has(b)))
 
+    @theorem("a handle that is given back holds no more, and every other one holds on", after=drop)
+    def drop_takes_one(self, block: Block, holder: Holder) -> Bool:
+        return forall(
+            Block,
+            Holder,
+            lambda b, h: (
+                self.holders[b].has(h) == (old(self).holders[b].has(h) & ~((b == block) & (h == holder)))
+            ),
+        )
+
     @theorem("dropping many at once frees exactly what nobody else holds", after=drop_all)
     def drop_all_frees(self, leaving: Set[Holder]) -> Bool:
         return forall(

@@ -171,6 +171,10 @@ class FreeList(Machine):
         block = self.handles.block_of[handle]
         return old(self).handles.blocks.free.has(block) & (old(self).handles.ref_count[block] == 0)
 
+    @theorem("a copied handle lives and names the same block", after=copy)
+    def copied_lives(self, source: Handle, target: Handle) -> Bool:
+        return self.handles.live.has(target) & (self.handles.block_of[target] == self.handles.block_of[source])
+
     @theorem("putting an id back never overflows the array", after=release)
     def push_fits(self) -> Bool:
         return implies(self.count != old(self).count, old(self).count < self.capacity)

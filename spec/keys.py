@@ -236,6 +236,10 @@ class Keys(Machine):
             lambda j, k: implies(self.hashed.has(j) & self.hashed.has(k) & (self.digest(j) == self.digest(k)), j == k),
         )
 
+    def appended(self, seq: Seq, index: Index) -> Bool:
+        """The sequence has a block at this place, where it had none."""
+        return index < self.length[seq]
+
     def same_key(self, one: Seq, i: Index, other: Seq, j: Index) -> Bool:
         """Two blocks have the same key."""
         return (i < self.length[one]) & (j < self.length[other]) & (self.key_of[one, i] == self.key_of[other, j])
@@ -440,6 +444,22 @@ class Keys(Machine):
             self.no_collision(),
             forall(Seq, Index, lambda s, i: implies(i < self.length[s], self.reads[s, i] == self.key_of[s, i])),
         )
+
+    @theorem("a computed block is the next of its sequence, and it is stored", after=compute)
+    def computed_is_stored(self, seq: Seq, key: Chain) -> Bool:
+        return self.appended(seq, old(self).length[seq]) & self.stored.has(self.digest(key))
+
+    @theorem("a block that was found is the next of its sequence", after=look_up)
+    def found_is_next(self, seq: Seq) -> Bool:
+        return self.appended(seq, old(self).length[seq])
+
+    @theorem("a block that was found by digest alone is the next of its sequence", after=look_up_by_digest)
+    def found_by_digest_is_next(self, seq: Seq) -> Bool:
+        return self.appended(seq, old(self).length[seq])
+
+    @theorem("an adapter that is replaced was in force before, and is no more", after=reload)
+    def replaced_is_past(self, adapter: Name) -> Bool:
+        return self.past.has((adapter, old(self).version[adapter]))
 
     @theorem("a lookup that compares is exact, whatever the digest does", after=look_up)
     def compared_is_exact(self, seq: Seq, key: Chain) -> Bool:

@@ -217,6 +217,34 @@ class Lru(Machine):
     def published_is_newest(self, key: Chain) -> Bool:
         return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.older.has((k, key))))
 
+    @theorem("a block that is handed out is held by who asked for it", after=allocate)
+    def handed_out_holds(self, block: Block, seat: Seat) -> Bool:
+        return self.cache.blocks.holders[block].is_only(seat)
+
+    @theorem("a handle that is copied holds", after=share)
+    def copied_holds(self, block: Block, seat: Seat) -> Bool:
+        return self.cache.blocks.holders[block].has(seat)
+
+    @theorem("a handle that is given back holds no more", after=release)
+    def released_lets_go(self, block: Block, seat: Seat) -> Bool:
+        return ~self.cache.blocks.holders[block].has(seat)
+
+    @theorem("what is written can be read", after=write)
+    def written_is_there(self, block: Block, chain: Chain) -> Bool:
+        return self.cache.covers(self.cache.content[block], chain)
+
+    @theorem("what has been written is no longer promised", after=settle)
+    def settled_is_written(self, key: Chain) -> Bool:
+        return ~self.cache.pending.has(key)
+
+    @theorem("a step begins", after=begin_step)
+    def begun(self) -> Bool:
+        return self.cache.in_step
+
+    @theorem("a step ends", after=end_step)
+    def ended(self) -> Bool:
+        return ~self.cache.in_step
+
     @theorem("a key that is inserted once more is the newest and keeps its block", after=touch)
     def touched_is_newest(self, key: Chain) -> Bool:
         return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.older.has((k, key)))) & (

@@ -238,6 +238,42 @@ class PrefixCache(Machine):
             ~self.in_step, forall(Chain, lambda k: implies(self.cached.has(k), self.content[self.entry[k]] == k))
         )
 
+    @theorem("at the start nothing can be matched, and no step is planned", after=start)
+    def starts_empty(self) -> Bool:
+        return forall(Chain, lambda k: ~self.cached.has(k)) & ~self.in_step
+
+    @theorem("a step begins", after=begin_step)
+    def begun(self) -> Bool:
+        return self.in_step
+
+    @theorem("a step ends", after=end_step)
+    def ended(self) -> Bool:
+        return ~self.in_step
+
+    @theorem("a block that is handed out is held by who asked for it alone, and is empty", after=allocate)
+    def handed_out_empty(self, block: Block, seat: Seat) -> Bool:
+        return self.blocks.holders[block].is_only(seat) & (self.content[block] == self.nothing)
+
+    @theorem("a handle that is copied holds", after=share)
+    def copied_holds(self, block: Block, seat: Seat) -> Bool:
+        return self.blocks.holders[block].has(seat)
+
+    @theorem("a handle that is given back holds no more", after=release)
+    def released_lets_go(self, block: Block, seat: Seat) -> Bool:
+        return ~self.blocks.holders[block].has(seat)
+
+    @theorem("what is written can be read", after=write)
+    def written_is_there(self, block: Block, chain: Chain) -> Bool:
+        return self.covers(self.content[block], chain)
+
+    @theorem("a hit holds the block of the key", after=match)
+    def hit_holds(self, key: Chain, seat: Seat) -> Bool:
+        return self.blocks.holders[self.entry[key]].has(seat)
+
+    @theorem("what has been written is no longer promised", after=settle)
+    def settled_is_written(self, key: Chain) -> Bool:
+        return ~self.pending.has(key)
+
     @theorem("a block leaves the map before it is handed out again", after=allocate)
     def handed_out_without_key(self, block: Block) -> Bool:
         return forall(Chain, lambda k: implies(self.cached.has(k), self.entry[k] != block))

@@ -24,6 +24,7 @@ from kvspec.spec.language import (
     init,
     invariant,
     old,
+    possible,
     require,
     theorem,
     use,
@@ -448,15 +449,50 @@ class Sequences(Machine):
         index = self.size[seq]
         return ~self.seated(old(self).table[seq, index], seq, index) & (index < old(self).size[seq])
 
-    @theorem("a child that forks shares the block of its parent", after=fork_next)
+    @theorem("what is mounted counts as computed", after=mount)
+    def mounted_is_computed(self, seq: Seq, key: Chain) -> Bool:
+        return self.text[seq, old(self).size[seq]] == key
+
+    @theorem("a child that forks shares the block of its parent, and what was computed in it", after=fork_next)
     def forked_is_shared(self, parent: Seq, child: Seq) -> Bool:
         index = old(self).size[child]
-        return (self.table[child, index] == self.table[parent, index]) & (index < self.size[child])
+        return (
+            (self.table[child, index] == self.table[parent, index])
+            & (self.text[child, index] == self.text[parent, index])
+            & (index < self.size[child])
+        )
+
+    @theorem("a private copy holds what the original held, and its first write belongs to its owner", after=copy_on_write)
+    def copied_is_private(self, seq: Seq, index: Index, target: Block) -> Bool:
+        source = old(self).table[seq, index]
+        return (
+            (self.table[seq, index] == target)
+            & self.cache.blocks.holders[target].is_only(Seat.seq_at(seq, index))
+            & self.cache.covers(self.cache.content[target], old(self).cache.content[source])
+            & (self.taker[target] == seq)
+        )
+
+    @theorem("a step begins", after=begin_step)
+    def begun(self) -> Bool:
+        return self.cache.in_step
+
+    @theorem("a step ends", after=end_step)
+    def ended(self) -> Bool:
+        return ~self.cache.in_step
 
     @theorem("what a sequence writes is what it can read then", after=write)
     def written_is_readable(self, seq: Seq, chain: Chain) -> Bool:
         index = self.depth(chain)
         return (self.text[seq, index] == chain) & self.cache.covers(self.cache.content[self.table[seq, index]], chain)
+
+    @theorem("cells that somebody else may read are written first by who took the block", after=write)
+    def first_write_is_takers(self, seq: Seq, chain: Chain) -> Bool:
+        block = self.table[seq, self.depth(chain)]
+        return (
+            (self.cache.content[block] == old(self).cache.content[block])
+            | self.cache.blocks.holders[block].is_only(Seat.seq_at(seq, self.depth(chain)))
+            | (self.taker[block] == seq)
+        )
 
     @theorem("of a block that is cut, what remains can be read", after=truncate)
     def cut_is_shorter(self, seq: Seq, index: Index, chain: Chain) -> Bool:
@@ -465,6 +501,52 @@ class Sequences(Machine):
     @theorem("a sequence without blocks holds none: nothing leaks when it ends")
     def drained(self) -> Bool:
         return forall(Seq, Block, Index, lambda s, b, i: implies(self.size[s].is_zero(), ~self.seated(b, s, i)))
+
+    # -- what is possible ----------------------------------------------------------------------------------------
+
+    @theorem("a child that has come as far as its parent goes on")
+    def forks_go_on(self) -> Bool:
+        return forall(
+            Seq,
+            Seq,
+            lambda parent, child: implies(
+                (self.size[child] < self.size[parent])
+                & (
+                    self.size[child].is_zero()
+                    | (self.text[child, self.size[child].prev()] == self.text[parent, self.size[child].prev()])
+                ),
+                possible(self.fork_next)(parent, child),
+            ),
+        )
+
+    @theorem("who holds a block alone, without a key on it, can write what comes next")
+    def writes_go_on(self) -> Bool:
+        return forall(
+            Seq,
+            Chain,
+            lambda seq, chain: implies(
+                (self.depth(chain) < self.size[seq])
+                & self.cache.blocks.holders[self.table[seq, self.depth(chain)]].is_only(
+                    Seat.seq_at(seq, self.depth(chain))
+                )
+                & self.cache.covers(chain, self.text[seq, self.depth(chain)])
+                & self.follows(seq, self.depth(chain), chain),
+                possible(self.write)(seq, chain),
+            ),
+        )
+
+    @theorem("the last tokens of a sequence can be taken back, unless the block is still to be written")
+    def cuts_go_on(self) -> Bool:
+        return forall(
+            Seq,
+            Chain,
+            lambda seq, chain: implies(
+                ~self.size[seq].is_zero()
+                & self.cache.covers(self.text[seq, self.size[seq].prev()], chain)
+                & ~self.cache.pending.has(self.text[seq, self.size[seq].prev()]),
+                possible(self.truncate)(seq, self.size[seq].prev(), chain),
+            ),
+        )
 
     @witness("two sequences share a block")
     def a_shared_block(self) -> Bool:

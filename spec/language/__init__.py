@@ -18,7 +18,7 @@ from kvspec.spec.language.machine import (
     use_each,
     witness,
 )
-from kvspec.spec.language.tracing import inherit, old, require, when
+from kvspec.spec.language.tracing import inherit, old, possible, require, when
 from kvspec.spec.language.values import (
     Bool,
     Id,
@@ -43,6 +43,6 @@ from kvspec.spec.language.values import (
 __all__ = [
     "Bool", "Chapter", "Ghost", "Id", "Loop", "Machine", "Map", "Nat", "Position", "Set", "SourceLine", "SpecError",
     "Static", "Variants", "axiom", "case", "choose", "empty_set", "event", "exists", "false", "forall", "iff",
-    "implies", "inherit", "init", "invariant", "loop", "nat", "old", "refines", "require", "set_where", "theorem",
-    "true", "use", "use_each", "when", "witness",
+    "implies", "inherit", "init", "invariant", "loop", "nat", "old", "possible", "refines", "require", "set_where",
+    "theorem", "true", "use", "use_each", "when", "witness",
 ]  # fmt: skip

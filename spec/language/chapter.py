@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from kvspec.spec.language import terms as T
@@ -25,6 +27,7 @@ from kvspec.spec.language.machine import (
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
 from kvspec.spec.language.traced import (
     LoopParts,
+    Site,
     Statement,
     StaticSymbol,
     TracedEvent,
@@ -32,10 +35,13 @@ from kvspec.spec.language.traced import (
     holds_nat,
     natural,
 )
-from kvspec.spec.language.tracing import Scope, Trace
+from kvspec.spec.language.tracing import Edit, Scope, Trace, as_it_stands
 from kvspec.spec.language.values import lift, wrap
 
 X = TypeVar("X")
+
+START = "init"
+"""The row of the start, beside those of the events."""
 
 
 class Chapter:
@@ -51,6 +57,8 @@ class Chapter:
         self.env = {p: T.make("state", (), v.sort, p) for p, v in self.variables.items()}
         self.sorts = self._all_sorts()
         self._events: dict[str, TracedEvent] = {}
+        self._start: Edit = as_it_stands
+        self._statements: dict[str, Term] = {}
 
     @property
     def sentence(self) -> str:
@@ -118,19 +126,65 @@ class Chapter:
     def event(self, name: str) -> TracedEvent:
         """The event of that name, traced on first use."""
         if name not in self._events:
-            declared = next((e for e in self._declared(Event) if e.name == name), None)
-            if declared is None:
-                raise SpecError(f"{self.cls.__name__} has no event {name}", "one of " + ", ".join(self.event_names))
-            self._events[name] = self._trace_event(declared)
+            self._events[name] = self._trace_event(self._declared_event(name))
         return self._events[name]
 
-    def _trace_event(self, declared: Event) -> TracedEvent:
-        parameters = tuple(T.variable(n, sort) for n, sort in declared.parameters())
-        trace = Trace(self, self.env, "event")
+    def _declared_event(self, name: str) -> Event:
+        declared = next((e for e in self._declared(Event) if e.name == name), None)
+        if declared is None:
+            raise SpecError(f"{self.cls.__name__} has no event {name}", "one of " + ", ".join(self.event_names))
+        return declared
+
+    # -- other texts ---------------------------------------------------------------------------------------------
+
+    def with_event(self, name: str, edit: Edit) -> Chapter:
+        """The chapter as it would be if one event said something else, of the same parameters."""
+        other = self._copy()
+        other._events[name] = other._trace_event(self._declared_event(name), edit, self.event(name).parameters)
+        return other
+
+    def with_start(self, edit: Edit) -> Chapter:
+        """The chapter as it would be if its start said something else."""
+        other = self._copy()
+        other._start = edit
+        return other
+
+    def with_invariant(self, name: str, term: Term, *symbols: StaticSymbol) -> Chapter:
+        """The chapter as it would be if one of its invariants said something else; it may speak of new statics."""
+        other = self._copy()
+        other._statements[name] = term
+        other.statics |= {s.path: s for s in symbols}
+        return other
+
+    def _copy(self) -> Chapter:
+        other = copy.copy(self)
+        other._events, other._statements = dict(self._events), dict(self._statements)
+        other.statics = dict(self.statics)
+        return other
+
+    @property
+    def start_sites(self) -> list[Site]:
+        """The statements of the chapter's own start."""
+        found: list[Site] = []
+
+        def note(site: Site) -> tuple[Term, ...]:
+            found.append(site)
+            return site.terms
+
+        _ = self.with_start(note).initial
+        return found
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def _trace_event(
+        self, declared: Event, edit: Edit = as_it_stands, given: tuple[Term, ...] | None = None
+    ) -> TracedEvent:
+        parameters = given or tuple(T.variable(n, sort) for n, sort in declared.parameters())
+        trace = Trace(self, self.env, "event", edit)
         trace.run(declared, trace.root(), tuple(map(wrap, parameters)))
         traced = TracedEvent(declared.name, declared.sentence, parameters, declared.where)
         traced.requires, traced.owed, traced.effects = trace.requires, trace.owed, trace.effects
-        traced.after = trace.env
+        traced.after, traced.sites = trace.env, trace.sites
         self._check_refinement(traced)
         return traced
 
@@ -153,12 +207,13 @@ class Chapter:
         inner = Scope(trace, scope.cls, scope.path, scope.keys, scope.sorts)
         term = lift(trace.run(declared, inner.machine(), ()), T.BOOL)
         name = ".".join((*scope.path, declared.name))
-        return Statement(name, declared.sentence, term, declared.where)
+        return Statement(name, declared.sentence, term, declared.where, asks=tuple(trace.asks))
 
     @property
     def invariants(self) -> list[Statement]:
         """The chapter's own invariants, and that counters never fall below zero."""
-        return [self._statement(d) for d in self._declared(Invariant)] + self.naturals
+        stated = [self._statement(d) for d in self._declared(Invariant)] + self.naturals
+        return [replace(s, term=self._statements.get(s.name, s.term)) for s in stated]
 
     @property
     def naturals(self) -> list[Statement]:
@@ -205,6 +260,10 @@ class Chapter:
     def _theorem(self, declared: Theorem) -> Statement:
         if declared.after is None:
             return self._statement(declared)
+        if isinstance(declared.after, Init):
+            first = Trace(self, self.initial, "theorem")
+            term = lift(first.run(declared, first.root(), ()), T.BOOL)
+            return Statement(declared.name, declared.sentence, term, declared.where, START)
         if declared.after not in self._declared(Event):
             expected = f"one of {', '.join(self.event_names)}"
             raise SpecError(f"{declared.name} is said of {declared.after.name}", expected, declared.where)
@@ -243,13 +302,18 @@ class Chapter:
         env = dict(self.env)
         for slot, inner, index in reversed(self._instances):
             env = self._run_init(slot.machine, inner, index, env)
-        return self._run_init(self.cls, Scope(self.blank, self.cls, (), (), ()), (), env)
+        return self._run_init(self.cls, Scope(self.blank, self.cls, (), (), ()), (), env, self._start)
 
     def _run_init(
-        self, cls: type[Machine], scope: Scope, index: tuple[Sort, ...], env: dict[Path, Term]
+        self,
+        cls: type[Machine],
+        scope: Scope,
+        index: tuple[Sort, ...],
+        env: dict[Path, Term],
+        edit: Edit = as_it_stands,
     ) -> dict[Path, Term]:
         keys = tuple(T.variable("k", s) for s in index)
-        trace = Trace(self, env, "init")
+        trace = Trace(self, env, "init", edit)
         for declared in self._declared(Init, cls):
             trace.run(declared, Scope(trace, cls, scope.path, keys, scope.sorts).machine(), ())
         if not keys:

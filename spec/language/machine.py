@@ -42,7 +42,7 @@ class Loop:
 class Declared:
     """A method of a chapter that is read, not called."""
 
-    def __init__(self, body: Callable[..., Any], sentence: str = "", after: Event | None = None) -> None:
+    def __init__(self, body: Callable[..., Any], sentence: str = "", after: Event | Init | None = None) -> None:
         self.body = body
         self.name = body.__name__
         self.sentence = sentence or (inspect.getdoc(body) or "").split("\n\n")[0].replace("\n", " ")
@@ -111,7 +111,8 @@ def invariant(sentence: str) -> Callable[[Callable[[Any], Bool]], Any]:
 
 def theorem(sentence: str, after: Any = None) -> Callable[[Callable[..., Bool]], Any]:
     """Declare a theorem; with ``after=event`` it speaks of the step: ``self`` is the state after, ``old(self)`` the
-    state before, and parameters with the event's names are the event's."""
+    state before, and parameters with the event's names are the event's. With ``after=start`` (the `init`) it speaks of
+    the start."""
     return lambda body: Theorem(body, sentence, after)
 
 

@@ -64,6 +64,21 @@ class Effect:
     where: SourceLine
 
 
+@dataclass(frozen=True)
+class Site:
+    """A statement of an event's own text, as it is read.
+
+    ``kind`` is require, change, call or when; ``about`` names the variable (and how it changes: assign, set_add,
+    set_remove) or the called event. ``terms`` are the condition, the keys and values, or the arguments.
+    """
+
+    kind: str
+    number: int
+    about: tuple[str, ...]
+    terms: tuple[Term, ...]
+    where: SourceLine
+
+
 @dataclass
 class TracedEvent:
     """An event, read once."""
@@ -75,6 +90,7 @@ class TracedEvent:
     requires: list[Requirement] = field(default_factory=list)
     owed: list[Owed] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
     after: dict[Path, Term] = field(default_factory=dict)
 
     @property
@@ -84,13 +100,18 @@ class TracedEvent:
 
 @dataclass(frozen=True)
 class Statement:
-    """An invariant, axiom, theorem or witness: a name, a sentence and a term."""
+    """An invariant, axiom, theorem or witness: a name, a sentence and a term.
+
+    ``after`` names the event whose step a theorem speaks of, or ``init``.
+    """
 
     name: str
     sentence: str
     term: Term
     where: SourceLine
     after: str | None = None
+    asks: tuple[str, ...] = ()
+    """Events of which it says that they are possible."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.errors import SourceLine, SpecError, source_line
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
-from kvspec.spec.language.traced import Effect, Owed, Requirement
+from kvspec.spec.language.traced import Effect, Owed, Requirement, Site
 from kvspec.spec.language.values import Bool, lift, sort_views, wrap
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from kvspec.spec.language.machine import Declared, Event, Instance, Machine
 
 M = TypeVar("M", bound="Machine")
+Edit = Callable[[Site], "tuple[Term, ...] | None"]
+"""What to read in the place of a statement: its own terms or others; None to pass over it."""
+
+
+def as_it_stands(site: Site) -> tuple[Term, ...] | None:
+    return site.terms
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,16 @@ class Place:
 
 
 class Trace:
-    """One reading of one method."""
+    """One reading of one method; ``edit`` may have it read otherwise than it stands."""
 
-    def __init__(self, chapter: Chapter, env: Mapping[Path, Term], purpose: str) -> None:
-        self.chapter, self.purpose = chapter, purpose
+    def __init__(
+        self, chapter: Chapter, env: Mapping[Path, Term], purpose: str, edit: Edit = as_it_stands
+    ) -> None:
+        self.chapter, self.purpose, self._edit = chapter, purpose, edit
+        self.sites: list[Site] = []
+        self.asks: list[str] = []
         self.env = dict(env)
-        self.before: dict[Path, Term] = dict(env)
+        self.before: dict[Path, Term] | None = None
         self.requires: list[Requirement] = []
         self.owed: list[Owed] = []
         self.effects: list[Effect] = []
@@ -134,11 +144,29 @@ class Trace:
         sorts = [callee.view(sort) for _, sort in declared.parameters()]
         if len(args) != len(sorts):
             raise SpecError(f"{declared.name} called with {len(args)} arguments", f"{len(sorts)}")
-        terms = [lift(a, s) for a, s in zip(args, sorts, strict=True)]
+        terms = tuple(lift(a, s) for a, s in zip(args, sorts, strict=True))
+        if callee.path:
+            name = ".".join((*callee.path, declared.name))
+            read = self.read("call", (name, *(["inherit"] if inherit else [])), terms)
+            if read is None:
+                return
+            terms = read
         self._numbers(declared, callee, terms, inherit)
         self.run(declared, machine, tuple(map(wrap, terms)), inherit)
 
-    def _numbers(self, declared: Event, callee: Scope, terms: list[Term], inherit: bool) -> None:
+    def read(self, kind: str, about: tuple[str, ...], terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
+        """The terms of a statement, as the edit wants them read.
+
+        What other chapters say is read as it stands, and so is what an event asks of this one, its caller.
+        """
+        owed = kind == "require" and not all(inherit for _, _, inherit in self.callers[1:])
+        if owed or self.callers[-1][0].path:
+            return terms
+        site = Site(kind, len(self.sites), about, terms, source_line())
+        self.sites.append(site)
+        return self._edit(site)
+
+    def _numbers(self, declared: Event, callee: Scope, terms: tuple[Term, ...], inherit: bool) -> None:
         """An event may count on its numbers not being negative, so its caller has to see to it."""
         where = source_line()
         for term in terms:
@@ -151,9 +179,9 @@ class Trace:
     def require(self, condition: Bool) -> None:
         if self.purpose != "event":
             raise SpecError(f"require(...) in a {self.purpose}", "an event")
-        term = T.implies(T.conj(self.conditions), lift(condition, T.BOOL))
-        where = source_line()
-        self._ask(term, where)
+        read = self.read("require", (), (lift(condition, T.BOOL),))
+        if read is not None:
+            self._ask(T.implies(T.conj(self.conditions), read[0]), source_line())
 
     def _ask(self, term: Term, where: SourceLine) -> None:
         """What a called event asks for: the guard of the outermost event where the text inherits it, owed elsewhere.
@@ -181,8 +209,12 @@ class Trace:
                 f"{self.callers[-1][1] or 'this event'} writes {name}, which belongs to {place.scope.cls.__name__}",
                 f"a call of an event of {place.scope.cls.__name__}",
             )
+        read = self.read("change", (name, kind), (*place.keys, *args))
+        if read is None:
+            return
+        keys, args = read[: len(place.keys)], read[len(place.keys) :]
         whole, condition = self.env[place.path], T.conj(self.conditions)
-        keys, args = _complete(whole, place.keys, args)
+        keys, args = _complete(whole, keys, args)
         old = T.make("get", (whole, *keys), cast(MapSort, whole.sort).value) if keys else whole
         new = args[0] if kind == "assign" else T.make(kind, (old, *args), old.sort)
         new = T.ite(condition, new, old)
@@ -221,7 +253,8 @@ def require(condition: Bool) -> None:
 def when(condition: Bool) -> Iterator[None]:
     """The effects inside happen only if the condition held when it was evaluated."""
     trace = _current("when")
-    trace.conditions.append(lift(condition, T.BOOL))
+    read = trace.read("when", (), (lift(condition, T.BOOL),))
+    trace.conditions.append(T.FALSE if read is None else read[0])
     try:
         yield
     finally:
@@ -234,12 +267,29 @@ def inherit(call: Any) -> Callable[..., None]:
     return lambda *args: trace.call(call.declared, call.machine, args, inherit=True)
 
 
+def possible(call: Any) -> Callable[..., Bool]:
+    """``possible(self.take)(block, holder)``: that the event can happen now: all that it requires holds."""
+    trace, declared = _current("possible"), call.declared
+    if trace.purpose != "theorem" or trace.before is not None or call.machine._scope.path:
+        raise SpecError(f"possible({declared.name}) in a {trace.purpose}", "a theorem about a state of the chapter itself")
+    event = trace.chapter.event(declared.name)
+    trace.asks.append(event.name)
+
+    def ask(*args: object) -> Bool:
+        if len(args) != len(event.parameters):
+            raise SpecError(f"possible({event.name}) of {len(args)} arguments", f"{len(event.parameters)}")
+        terms = [lift(a, p.sort) for a, p in zip(args, event.parameters, strict=True)]
+        return Bool(T.substitute(event.guard, dict(zip(event.parameters, terms, strict=True))))
+
+    return ask
+
+
 def old(machine: M) -> M:
     """The machine as it was before the step, in a theorem about a step."""
     scope = machine._scope
     if scope.trace.purpose != "theorem":
         raise SpecError(f"old(...) in a {scope.trace.purpose}", "a theorem about a step")
-    if all(t is scope.trace.env[p] for p, t in scope.trace.before.items()):
+    if scope.trace.before is None:
         raise SpecError("old(...) in a theorem about a state", "@theorem(..., after=event)")
     past = Trace(scope.trace.chapter, scope.trace.before, "theorem")
     return cast(M, Scope(past, scope.cls, scope.path, scope.keys, scope.sorts).machine())

@@ -1,0 +1,143 @@
+"""What turns red when a mistake is made: the first answer comes from the proofs.
+
+A mutant of an event is *killed* by an obligation of the event's row that has a counterexample (confirmed by the
+concrete reading) or whose hypotheses no longer hold together. If everything is still proved, the solver is asked
+whether the mistake makes any difference at all; where it makes none, the mutant is *equivalent*. A weakened invariant
+is killed by an obligation that rested on it, or else by a mutant that it alone has killed and that now goes through.
+What is left is *alive*: explorations and tests have their turn (`Fate.by`), and then a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from kvspec.proofs.mutation.equal import implied, same_row
+from kvspec.proofs.mutation.mutants import INVARIANT, Mutant, content, mutants
+from kvspec.proofs.obligations import ChapterObligations, Obligation
+from kvspec.proofs.problems import Group, Shared, grouped, grouped_by
+from kvspec.proofs.prove import Options, Prover
+from kvspec.proofs.verdicts import Verdict
+from kvspec.spec import load
+from kvspec.spec.language.chapter import Chapter
+
+OPTIONS = Options(runs=0)
+PROOF, EXPLORATION, TEST = "proof", "exploration", "test"
+KILLED, EQUIVALENT, ALIVE = "killed", "equivalent", "alive"
+
+
+SAME = {False: "the same steps lead to the same states", True: "but for steps that change nothing, it is the same"}
+IMPLIED = "the other invariants say the rest"
+ANY = "what is spared is any element, so of two elements both are spoken of, one by sparing the other"
+
+
+class Fate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a mutant.
+
+    Attributes:
+        id: the mutant.
+        content: the fingerprint of what the changed row says.
+        verdict: killed, equivalent or alive.
+        by: who killed it: proof, exploration or test.
+        killer: the obligation, statement or mutant that turned red.
+        failing: every obligation that the proofs no longer hold; more than the killer, which is confirmed.
+        note: what is known of one that is alive.
+    """
+
+    id: str
+    content: str
+    verdict: str
+    by: str = ""
+    killer: str = ""
+    failing: tuple[str, ...] = ()
+    note: str = ""
+
+
+@lru_cache(maxsize=1)
+def shared(name: str) -> Shared:
+    """What all mutants of a chapter's events have in common."""
+    return Shared(ChapterObligations(name, load(name)))
+
+
+@lru_cache(maxsize=1)
+def known(name: str) -> dict[str, Mutant]:
+    return {m.id: m for m in mutants(name, load(name))}
+
+
+def fate(mutant: Mutant, chapter: Chapter) -> Fate:
+    """What the proofs say of a mutant of an event or of the start."""
+    obligations = list(ChapterObligations(mutant.chapter, mutant.text).of(mutant.row))
+    groups = grouped_by(shared(mutant.chapter).reading(mutant.text), obligations)
+    failing, killer = judged(groups)
+    said = content(mutant)
+    if killer is not None:
+        return Fate(mutant.id, said, KILLED, PROOF, killer, failing)
+    if failing:
+        return Fate(mutant.id, said, ALIVE, failing=failing, note="some of it is no longer proved, but not refuted")
+    for stutter in (False, True):
+        if _follows(same_row(mutant.chapter, chapter, mutant, stutter), shared(mutant.chapter)):
+            return Fate(mutant.id, said, EQUIVALENT, note=SAME[stutter])
+    return Fate(mutant.id, said, ALIVE, note="everything is proved of it, too")
+
+
+def _follows(obligation: Obligation, shared: Shared) -> bool:
+    [group] = grouped_by(shared, [obligation])
+    return Prover(group, OPTIONS).result(obligation).verdict is Verdict.PROVED
+
+
+def judged(groups: Iterable[Group]) -> tuple[tuple[str, ...], str | None]:
+    """All obligations that are not proved at once, and the first of them that is really broken."""
+    failing: list[str] = []
+    doubted: list[tuple[Prover, Obligation]] = []
+    for group in groups:
+        prover = Prover(group, OPTIONS)
+        for o in group.obligations:
+            if not prover.holds_at_once(o):
+                failing.append(o.id)
+                doubted.append((prover, o))
+    for prover, o in doubted:
+        if prover.result(o).verdict in (Verdict.REFUTED, Verdict.VACUOUS):
+            return tuple(failing), o.id
+    return tuple(failing), None
+
+
+def fate_of_weakened(mutant: Mutant, others: Sequence[Fate]) -> Fate:
+    """What becomes of a weakened invariant; ``others`` are the fates of the mutants of events of the chapter."""
+    said = content(mutant)
+    failing, killer = judged(grouped(ChapterObligations(mutant.chapter, mutant.text)))
+    if killer is not None:
+        return Fate(mutant.id, said, KILLED, PROOF, killer, failing)
+    if failing:
+        return Fate(mutant.id, said, KILLED, PROOF, failing[0], failing, "no longer proved, though not refuted")
+    weaker = ChapterObligations(mutant.chapter, mutant.text)
+    if _follows(implied(weaker, mutant), Shared(weaker)):
+        return Fate(mutant.id, said, EQUIVALENT, note=IMPLIED)
+    if mutant.operator == "restrict" and mutant.text.statics.keys() != load(mutant.chapter).statics.keys():
+        return Fate(mutant.id, said, EQUIVALENT, note=ANY)
+    for other in (f for f in others if known(mutant.chapter)[f.id].row != INVARIANT):
+        if other.killer.endswith(f"/{mutant.invariant}") and _goes_through(mutant, other):
+            return Fate(mutant.id, said, KILLED, PROOF, other.id, failing)
+    return Fate(mutant.id, said, ALIVE, note="nothing rests on it, and no mistake needs it to be found")
+
+
+def _goes_through(weakened: Mutant, other: Fate) -> bool:
+    """Whether the weaker text no longer finds a mistake that was killed by the invariant alone."""
+    columns = {id.rpartition("/")[2] for id in other.failing}
+    if columns != {weakened.invariant}:
+        return False
+    mistake = known(weakened.chapter)[other.id]
+    text = mistake.text.with_invariant(
+        weakened.invariant, next(s.term for s in weakened.text.invariants if s.name == weakened.invariant),
+        *(weakened.text.statics[p] for p in weakened.text.statics.keys() - mistake.text.statics.keys()),
+    )  # fmt: skip
+    obligations = ChapterObligations(weakened.chapter, text)
+    failing, _ = judged(grouped_by(Shared(obligations), obligations.of(mistake.row)))
+    return not failing
+
+
+def fates_of_row(name: str, row: str) -> list[Fate]:
+    """All mutants of a row, in order."""
+    chapter = load(name)
+    return [fate(m, chapter) for m in known(name).values() if m.row == row and row != INVARIANT]
