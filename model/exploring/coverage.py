@@ -7,16 +7,20 @@ never taken. Each is a *goal*: that it was met once is evidence that the verdict
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Term
 from kvspec.spec.language.traced import Statement
 
+START: Final = "init"
+"""What a theorem about the start is said of, where others name an event."""
+
 
 @dataclass(frozen=True)
 class Goal:
-    """A situation to be met: a statement about a state or, with ``after``, about a step of that event.
+    """A situation to be met: a statement about a state or, with ``after``, about a step of that event (or the start).
 
     ``kind`` is witness or premise. The term of a step speaks of the state before it and of the event's parameters.
     """
@@ -55,8 +59,8 @@ def premises_of(term: Term) -> tuple[Term, ...]:
 
 
 def step_theorems(chapter: Chapter) -> dict[str, list[Statement]]:
-    """The theorems about a step of each event."""
-    found: dict[str, list[Statement]] = {name: [] for name in chapter.event_names}
+    """The theorems about a step of each event, and about the start."""
+    found: dict[str, list[Statement]] = {name: [] for name in (START, *chapter.event_names)}
     for theorem in chapter.theorems:
         if theorem.after is not None:
             found[theorem.after].append(theorem)

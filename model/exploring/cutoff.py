@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kvspec.model.exploring.cells import Packed
+from kvspec.model.exploring.coverage import START
 from kvspec.model.exploring.quotient import Quotient
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import Chapter
@@ -62,7 +63,8 @@ def blocks_spoken_of(chapter: Chapter) -> int | None:
     try:
         found = [_event(e) for e in events]
         for s in statements:
-            found.append(_nested(s.term) + (0 if s.after is None else _parameters(chapter.event(s.after))))
+            after = None if s.after in (None, START) else s.after
+            found.append(_nested(s.term) + (0 if after is None else _parameters(chapter.event(after))))
     except _Unbounded:
         return None
     return max(found, default=0)

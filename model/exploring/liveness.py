@@ -19,6 +19,7 @@ from typing import Any
 
 from kvspec.model.concrete import State, Structure, default, evaluate
 from kvspec.model.exploring.cells import Cells, Packed, key_sorts
+from kvspec.model.exploring.coverage import START
 from kvspec.model.exploring.instances import values_of
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import Chapter
@@ -76,7 +77,8 @@ class Liveness:
         for event in events:
             found.event(event)
         for theorem in chapter.theorems:
-            found.statement(theorem.term, None if theorem.after is None else chapter.event(theorem.after))
+            if theorem.after != START:  # the start is looked at before anything is cleared
+                found.statement(theorem.term, None if theorem.after is None else chapter.event(theorem.after))
         for statement in (*chapter.invariants, *chapter.lower_invariants, *chapter.witnesses):
             found.statement(statement.term)
         self.reads = {p: reads for p, reads in found.reads().items() if p not in set(kept)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvspec.model.concrete import NotEnabled, State, Structure, evaluate, fire
 from kvspec.model.exploring.cells import Packed
-from kvspec.model.exploring.coverage import goals, step_theorems
+from kvspec.model.exploring.coverage import START, goals, step_theorems
 from kvspec.model.exploring.cutoff import covers
 from kvspec.model.exploring.instances import Inside, Instance, instances, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
@@ -82,6 +82,13 @@ class Judge:
         self.always = [("invariant", s) for s in (*chapter.invariants, *chapter.lower_invariants)]
         self.always += [("theorem", s) for s in chapter.theorems if s.after is None]
         self.theorems = step_theorems(chapter)
+
+    def start(self, state: State) -> Wrong | None:
+        """The first theorem about the start that is false."""
+        for s in self.theorems[START]:
+            if not evaluate(s.term, self.structure, state):
+                return Wrong("theorem", s.name, s.sentence)
+        return None
 
     def state(self, state: State) -> Wrong | None:
         """The first statement about all states that is false here."""
@@ -165,6 +172,9 @@ class _Search:
     def run(self, max_states: int, progress: Progress | None) -> None:
         first = self.quotient.representative(self.quotient.cells.pack(self.start))
         level = [first] if self._enter(first, None) else []
+        self._meet(START, self.start, {}, 0)
+        if (wrong := self.judge.start(self.start)) is not None:
+            self._blame(wrong, first, None)
         while level and self.wrong is None:
             self.levels.append(len(level))
             if progress is not None:
