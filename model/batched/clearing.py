@@ -54,8 +54,10 @@ class Clearing:
 
     def live(self, planes: Tensor) -> Tensor:
         """For each cell in `numbers` where it is live."""
-        found = self.expansion.planes.run(self._live, planes.unbind(0))
-        return torch.stack(found) if found else planes[:0].clone()
+        if not self.numbers:
+            return planes[:0]
+        run = self.expansion.planes.run
+        return torch.cat([torch.stack(run(self._live, p.unbind(0))) for p in self.expansion.parts(planes)], 1)
 
     def clear(self, planes: Tensor, live: Tensor) -> None:
         """Clear the cells that are not live, in place."""

@@ -7,8 +7,9 @@ only, and one transposition makes rows of them again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from kvspec.model.batched.bits import WORD, full_plane, population, rows_of, tra
 from kvspec.model.batched.logic import Logic
 from kvspec.model.batched.program import Program
 from kvspec.model.batched.transitions import Compiled, Transition
+
+NARROW: Final = 2048
+"""Words of a plane; all registers of a program of this width stay close to one core."""
 
 
 class Planes:
@@ -106,6 +110,11 @@ class Expansion:
 
     def program(self, outputs: Sequence[int]) -> Program:
         return Program(self.logic, self.inputs, outputs)
+
+    def parts(self, planes: Tensor) -> Iterator[Tensor]:
+        """Planes in parts that are narrow enough for long programs."""
+        for start in range(0, planes.shape[1], NARROW):
+            yield planes[:, start : start + NARROW]
 
     def load(self, rows: Tensor) -> Tensor:
         """The planes of rows, [bits, width]; the last row again and again where 64 does not divide their number."""

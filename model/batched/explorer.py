@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import torch
-from torch import Tensor
 
 from kvspec.model.batched.bits import rows_of
 from kvspec.model.batched.clearing import Clearing
 from kvspec.model.batched.expansion import Expansion, Steps
+from kvspec.model.batched.forms import Forms
 from kvspec.model.batched.seen import Hash, Seen, mixed
 from kvspec.model.batched.storage import Storage
 from kvspec.model.batched.transitions import Compiler, bad_state
@@ -139,17 +139,14 @@ class _Search:
         self.expansion = Expansion(compiled, [bad, compiled.forbidden], device)
         self.clearing = None if quotient.alive is None else Clearing(self.expansion, quotient.alive)
         self.watch = Watch(chapter, self.expansion)
-        self.seen = self._seen(self.layout.words)
-        self.met = self._seen(self.layout.words) if quotient.forms is not None else None
+        self.forms = None if quotient.forms is None else Forms(self.expansion, quotient)
+        self.seen = Seen(Storage(self.layout.words, device, explorer.memory), device, explorer.hash_of)
         self.parents = Storage(1, device, explorer.memory)
         self.names = {id(t): number for number, t in enumerate(compiled.transitions)}
         self.levels: list[int] = []
         self.generated = 0
         self.complete = False
         self.found: _Found | None = None
-
-    def _seen(self, words: int) -> Seen:
-        return Seen(Storage(words, self.device, self.explorer.memory), self.device, self.explorer.hash_of)
 
     # -- level by level ------------------------------------------------------------------------------------------
 
@@ -207,22 +204,12 @@ class _Search:
             if revived.any():
                 self._revive(start, steps, int(rows_of(revived)[0]))
             self.clearing.clear(steps.after, live)
-        rows = steps.rows()
-        if self.met is None:
-            new = self.seen.add(rows)
-        else:
-            met = self.met.add(rows)
-            new = met.index_select(0, self.seen.add(self._representatives(rows.index_select(0, met))))
+        if self.forms is not None:
+            self.forms.apply(steps.after)
+        new = self.seen.add(steps.rows())
         parents = (start + steps.source.index_select(0, new)) * len(self.names)
         numbers = torch.tensor([self.names[id(c.transition)] for c in steps.columns], device=self.device)
         self.parents.append((parents + numbers.index_select(0, steps.transitions(new))).unsqueeze(1))
-
-    def _representatives(self, rows: Tensor) -> Tensor:
-        """The states that stand for these, which are cleared already."""
-        forms = self.quotient.forms
-        assert forms is not None
-        form = forms.renamed if self.explorer.states is States.RENAMED else forms.canonical
-        return self.layout.rows(map(form, self.layout.packed(rows))).to(self.device)
 
     # -- what is found -------------------------------------------------------------------------------------------
 

@@ -127,8 +127,7 @@ class Layout:
     def state(self, logic: Logic, bits: Sequence[int]) -> dict[Path, Any]:
         """What each state variable is, by the statements about the bits; as `Reading` takes it."""
         found: dict[Path, Any] = {p: {} for p, s in self.cells.sorts.items() if not isinstance(s, Sort)}
-        for cell, place in zip(self.cells.cells, self.places, strict=True):
-            meaning = self._meaning(logic, place, cell.sort, bits[place.first : place.first + place.width])
+        for cell, meaning in zip(self.cells.cells, self.meanings(logic, bits), strict=True):
             sort = self.cells.sorts[cell.path]
             if not cell.place:
                 found[cell.path] = meaning
@@ -142,6 +141,11 @@ class Layout:
             elif meaning != FALSE:
                 table[bare(cell.member)] = meaning
         return found
+
+    def meanings(self, logic: Logic, bits: Sequence[int]) -> list[Any]:
+        """What each cell is, by the statements about the bits."""
+        pairs = zip(self.cells.cells, self.places, strict=True)
+        return [self._meaning(logic, p, c.sort, bits[p.first : p.first + p.width]) for c, p in pairs]
 
     def _meaning(self, logic: Logic, place: Place, sort: Sort, bits: Sequence[int]) -> Any:
         if place.values is None:
