@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kvspec.model.exploring.cells import Packed
+from kvspec.model.exploring.cells import Packed, key_sorts
 from kvspec.model.exploring.coverage import START
 from kvspec.model.exploring.quotient import Quotient
 from kvspec.spec.language import terms as T
@@ -55,8 +55,13 @@ def spare(quotient: Quotient, start: Packed, packed: Packed) -> int:
 
 
 def blocks_spoken_of(chapter: Chapter) -> int | None:
-    """The largest number of blocks that an event or a statement speaks of at a time; None if it counts blocks or takes
-    a set of them, and so can tell one number of spare blocks from another."""
+    """The largest number of blocks that an event or a statement speaks of at a time.
+
+    None if something counts blocks or takes a set of them, and so can tell one number of spare blocks from another, or
+    if cells stand between two blocks.
+    """
+    if any(sum(map(_blocks, key_sorts(v.sort))) > 1 for v in chapter.variables.values()):
+        return None
     events = [chapter.event(name) for name in chapter.event_names]
     statements: list[Statement] = [*chapter.invariants, *chapter.lower_invariants]
     statements += [*chapter.theorems, *chapter.witnesses]
@@ -78,8 +83,7 @@ def _event(event: TracedEvent) -> int:
     inner = [_nested(r.term) for r in event.requires] + [_nested(o.term) for o in event.owed]
     for effect in event.effects:
         inner += [_nested(effect.condition), *map(_nested, effect.keys)]
-        inner += [_nested(a) + _blocks(a.sort) for a in effect.args if not isinstance(a.sort, Sort)]
-        inner += [_nested(a) for a in effect.args if isinstance(a.sort, Sort)]
+        inner += [_nested(a) + (0 if a.op in T.BINDERS else _members(a.sort)) for a in effect.args]
     return _parameters(event) + max(inner, default=0)
 
 
@@ -92,6 +96,8 @@ def _parameters(event: TracedEvent) -> int:
 
 def _nested(term: Term) -> int:
     """How many variables of the sort stand inside each other, those that sets hide included."""
+    if term.op in ("get", "has") and term.args[0].op in T.BINDERS:  # what is bound there is one of the keys here
+        return max(map(_nested, (*term.args[0].args, *term.args[1:])))
     inner = max(map(_nested, term.args), default=0)
     if term.op in T.BINDERS:
         return inner + sum(_blocks(v.sort) for v in term.data)
@@ -100,6 +106,11 @@ def _nested(term: Term) -> int:
             raise _Unbounded
         return inner + _blocks(term.args[0].sort)
     return inner
+
+
+def _members(sort: AnySort) -> int:
+    """How many blocks it takes to name a cell of a set or map that is stored as a whole."""
+    return 0 if isinstance(sort, Sort) else _blocks(sort)
 
 
 def _blocks(sort: AnySort) -> int:

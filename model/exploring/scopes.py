@@ -50,8 +50,10 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "sequences": "blocks=3,seqs=2,len=1,block_size=1,pins=1",
     }
 )
-"""The words of each chapter, with their defaults; tokens have as many blocks as sequences, where nothing is said."""
+"""The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
+long as a table can be, that share their first block if they have more than one."""
 
+_TWO: Final = "two"
 LARGEST: Final = 64
 """No word counts further: no exploration would end."""
 
@@ -95,11 +97,12 @@ class Scope:
             raise ScopeError(name, "no words are known for scopes of the chapter", f"one of {', '.join(DEFAULTS)}")
         allowed = dict(_pairs(DEFAULTS[name], name))
         if "block_size" in allowed:
-            allowed.setdefault("tokens", "")
-        said = dict(_said(text, name, allowed))
-        sizes = {w: _number(w, v) for w, v in {**allowed, **said}.items() if w != "tokens"}
-        tokens = {**allowed, **said}.get("tokens", "")
-        world = _World(sizes, _token_lists(tokens or _two_lists(sizes)) if "tokens" in allowed else ())
+            allowed["tokens"] = _TWO
+        said = {**allowed, **dict(_said(text, name, allowed))}
+        sizes = {w: _number(w, v) for w, v in said.items() if w != "tokens"}
+        tokens = said.get("tokens")
+        lists = () if tokens is None else _token_lists(_two_lists(sizes) if tokens == _TWO else tokens)
+        world = _World(sizes, lists)
         words = {w: tokens_text(world.tokens) if w == "tokens" else str(sizes[w]) for w in WORDS if w in allowed}
         scope = ",".join(f"{w}={v}" for w, v in words.items())
         structure = world.structure(chapter)
