@@ -76,7 +76,8 @@ def _matrix(rows: Sequence[str], invariants: Sequence[str], results: Sequence[Re
         table.add_column(title, justify="right" if title == "time" else "left" if title == "" else "center")
     for row in rows:
         mine = [r for r in results if r.row == row]
-        cells = [_marks(r for r in mine if r.kind == kind) for kind in ("possible", "call")]
+        others = [r for r in mine if r.column not in invariants]
+        cells = [_marks(r for r in others if r.kind == kind) for kind in ("possible", "call")]
         cells += [_marks(r for r in mine if r.column == column) for column in invariants]
         cells.append(_marks(r for r in mine if r.kind in ("theorem", "loop")))
         table.add_row(row, *cells, f"{sum(r.seconds for r in mine):.2f} s")

@@ -86,7 +86,7 @@ def _prove_unit(unit: Unit, options: Options) -> list[Result]:
     return prove_group(groups_of(unit.chapter)[unit.group], options, unit.ids)
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """A worker leaves Ctrl-C to the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -97,7 +97,7 @@ def prove_units(work: Sequence[Unit], options: Options, jobs: int = 1) -> Iterat
         for number, unit in enumerate(work):
             yield number, _prove_unit(unit, options)
         return
-    pool = ProcessPoolExecutor(min(jobs, len(work)), mp_context=get_context("spawn"), initializer=_quiet)
+    pool = ProcessPoolExecutor(min(jobs, len(work)), mp_context=get_context("spawn"), initializer=quiet)
     try:
         waiting: dict[Future[list[Result]], int] = {
             pool.submit(_prove_unit, unit, options): number for number, unit in enumerate(work)

@@ -6,6 +6,7 @@
 - ``chapter.event->callee/pre.N``: the event may call what it calls (N counts the callee's requirements);
 - ``chapter.theorem``, ``chapter.event/theorem``: it follows;
 - ``chapter.loop/part``: the verification conditions of a loop;
+- ``chapter.can_fail/invariant``: the invariant is not true in every state whatever the events do;
 - ``chapter.event/can_fire``, ``chapter.init/can_start`` and the like: the hypotheses of the others can hold together.
 """
 
@@ -72,6 +73,8 @@ class ChapterObligations:
 
     def __iter__(self) -> Iterator[Obligation]:
         yield from self._initial()
+        numbers = {s.name for s in self.chapter.naturals}  # their sort says the same
+        yield from (self._not_empty(s) for s in self.own if s.name not in numbers)
         for name in self.chapter.event_names:
             yield from self._event(name)
         yield from self._theorems()
@@ -79,9 +82,13 @@ class ChapterObligations:
             yield from self._loop(before)
 
     def of(self, row: str) -> Iterator[Obligation]:
-        """Those that speak of the start (``init``), or of one event: as a step of its own or of a loop."""
+        """Those that speak of the start (``init``), of one event (as a step of its own or of a loop), or, through the
+        theorems, of a pure function."""
         if row == "init":
             yield from self._initial()
+            return
+        if row in self.chapter.functions:
+            yield from self._theorems()
             return
         yield from self._event(row)
         yield from (self._after(s) for s in self._said_after(row))
@@ -123,8 +130,15 @@ class ChapterObligations:
             )  # fmt: skip
         for s in self._said_after(START):
             yield Obligation(
-                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, s.term, frozenset()
-            )
+                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, s.term, frozenset(),
+            )  # fmt: skip
+
+    def _not_empty(self, s: Statement) -> Obligation:
+        hypotheses = (*((a.name, a.term) for a in self.chapter.axioms), (f"{s.name} is false", T.neg(s.term)))
+        return Obligation(
+            f"{self.name}.can_fail/{s.name}", self.name, "can_fail", s.name, f"it says something: {s.sentence}", s.where,
+            hypotheses, T.FALSE, frozenset(), kind="possible",
+        )  # fmt: skip
 
     def _said_after(self, row: str) -> list[Statement]:
         return [s for s in self.chapter.theorems if s.after == row]

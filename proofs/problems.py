@@ -31,6 +31,11 @@ class Problem:
     """The goal's outer variables and the constants that stand for them."""
 
     @property
+    def whole(self) -> Term:
+        """The goal with its outer variables quantified, for those who ask for its shape."""
+        return T.quantify("forall", tuple(self.witnesses.values()), self.goal)
+
+    @property
     def refutation(self) -> tuple[Term, ...]:
         """What a counterexample satisfies beside the base."""
         return (*self.facts, T.neg(self.goal))

@@ -18,11 +18,13 @@ from kvspec.proofs.obligations import Obligation
 from kvspec.proofs.problems import Group, Problem
 from kvspec.proofs.refuting import Found, Refuter
 from kvspec.proofs.runs import search
+from kvspec.proofs.shape import shape
 from kvspec.proofs.verdicts import UNBOUNDED, Result, Verdict
 from kvspec.proofs.z3_solver import Z3Session
 from kvspec.spec.language.terms import Term
 
 SOLVERS = ("z3", "cvc5")
+CONTRADICTION = "the hypotheses contradict each other"
 
 
 class Session(Protocol):
@@ -51,12 +53,14 @@ class _Cell:
     obligation: Obligation
     started: float
     said: dict[str, str] = field(default_factory=dict)
+    steps: int = 0
+    shape: str = ""
 
     def result(self, verdict: Verdict, scope: str, note: str = "") -> Result:
         o = self.obligation
         return Result(
             o.id, o.chapter, o.row, o.column, o.kind, o.sentence, str(o.where), verdict, scope, dict(self.said),
-            time.perf_counter() - self.started, note,
+            time.perf_counter() - self.started, note, self.steps, self.shape,
         )  # fmt: skip
 
 
@@ -84,17 +88,22 @@ class Prover:
         if found is not None:
             return cell.result(Verdict.PROVED, f"shown with {found}")
         if any(session.refutes(()) for session in self._sessions.values()):
-            return cell.result(Verdict.VACUOUS, UNBOUNDED, "the hypotheses contradict each other")
+            empty = cell.obligation.row == "can_fail"
+            said = "it holds in every state, whatever happens: it says nothing" if empty else CONTRADICTION
+            return cell.result(Verdict.VACUOUS, UNBOUNDED, said)
         note = f"nothing up to {self.options.largest} elements of each sort satisfies the hypotheses"
         return cell.result(Verdict.VACUOUS, f"up to {self.options.largest} elements", note)
 
     def _follows(self, cell: _Cell) -> Result:
         """Everybody proves it at once, or else: counterexamples first, then more effort by those who did not."""
         problem = self.group.problem(cell.obligation)
+        cell.shape = shape(problem.whole)
         for name, session in self._sessions.items():
             cell.said[name] = "proved" if session.refutes(problem.refutation) else "unknown"
             if cell.said[name] == "unknown":
                 break
+            if isinstance(session, Z3Session):
+                cell.steps = session.steps
         if "unknown" not in cell.said.values():
             return cell.result(Verdict.PROVED, UNBOUNDED)
         if "proved" not in cell.said.values() and not cut_short(cell.obligation):

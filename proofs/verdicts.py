@@ -49,4 +49,8 @@ class Result:
     """What each solver said: proved, unknown, or nothing if it was not asked."""
     seconds: float
     note: str = ""
+    steps: int = 0
+    """How many of its own steps Z3 needed to prove it at once; 0 if it did not."""
+    shape: str = ""
+    """How quantifiers alternate in the goal, as the solvers read it (`kvspec.proofs.shape`)."""
     counterexample: Report | None = None

@@ -38,6 +38,9 @@ class Z3Session:
         self._translator = Translator()
         self._base = [self._translator.expression(t) for t in base]
         self._solver = self._new(QUICK, matching_only=True)
+        self._counted = 0
+        self.steps = 0
+        """How many of Z3's steps the last question took."""
 
     def _new(self, limit: int, matching_only: bool) -> z3.Solver:
         solver = z3.Solver(ctx=self._translator.context)
@@ -52,7 +55,10 @@ class Z3Session:
         self._solver.push()
         try:
             self._solver.add(*map(self._translator.expression, refutation))
-            return checked(self._solver) is False
+            answer = checked(self._solver)
+            counted = self._solver.statistics().get_key_value("rlimit count")
+            self.steps, self._counted = counted - self._counted, counted
+            return answer is False
         finally:
             self._solver.pop()
 

@@ -462,7 +462,7 @@ class Sequences(Machine):
             & (index < self.size[child])
         )
 
-    @theorem("a private copy holds what the original held, and its first write belongs to its owner", after=copy_on_write)
+    @theorem("a private copy holds what the original held, and is its owner's to write first", after=copy_on_write)
     def copied_is_private(self, seq: Seq, index: Index, target: Block) -> Bool:
         source = old(self).table[seq, index]
         return (

@@ -312,6 +312,17 @@ class Slots(Machine):
             ),
         )
 
+    @theorem("in a larger pool the last slot does not: the bound is as wide as it can be")
+    def bound_is_tight(self) -> Bool:
+        return forall(
+            Nat,
+            Nat,
+            lambda block, size: implies(
+                (size >= 1) & ~fits_32_bits(block + 1, size),
+                cast_to_32_bits(slot_id(block, size - 1, size)) != slot_id(block, size - 1, size),
+            ),
+        )
+
     @theorem("beyond the limit a number becomes negative")
     def large_turns_negative(self) -> Bool:
         return forall(

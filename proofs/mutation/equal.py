@@ -6,7 +6,7 @@ from kvspec.proofs.mutation.mutants import Mutant
 from kvspec.proofs.obligations import ChapterObligations, Obligation
 from kvspec.spec import load
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.chapter import Chapter
+from kvspec.spec.language.chapter import START, Chapter
 from kvspec.spec.language.terms import BOOL, MapSort, SetSort, Term
 from kvspec.spec.language.traced import TracedEvent
 
@@ -16,10 +16,12 @@ def same_row(name: str, chapter: Chapter, mutant: Mutant, stutter: bool) -> Obli
 
     ``stutter``: steps that change nothing do not count, whether they are possible or not.
     """
-    if mutant.row == "init":
+    if mutant.row == START:
         assumed = tuple((s.name, s.term) for s in (*chapter.axioms, *chapter.naturals))
         goals = [_same(term, mutant.text.initial[path]) for path, term in chapter.initial.items()]
         constants: frozenset[Term] = frozenset()
+    elif mutant.alike is not None:
+        assumed, goals, constants = (), [T.quantify("forall", tuple(mutant.alike.free), mutant.alike)], frozenset()
     else:
         ours, theirs = chapter.event(mutant.row), mutant.text.event(mutant.row)
         assumed = tuple(ChapterObligations(name, chapter).assumed)

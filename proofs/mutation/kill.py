@@ -15,7 +15,8 @@ from functools import lru_cache
 import msgspec
 
 from kvspec.proofs.mutation.equal import implied, same_row
-from kvspec.proofs.mutation.mutants import INVARIANT, Mutant, content, mutants
+from kvspec.proofs.mutation.key import key
+from kvspec.proofs.mutation.mutants import INVARIANT, Mutant, mutants
 from kvspec.proofs.obligations import ChapterObligations, Obligation
 from kvspec.proofs.problems import Group, Shared, grouped, grouped_by
 from kvspec.proofs.prove import Options, Prover
@@ -38,7 +39,7 @@ class Fate(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         id: the mutant.
-        content: the fingerprint of what the changed row says.
+        key: the fingerprint of what the verdict rests on (`kvspec.proofs.mutation.key`).
         verdict: killed, equivalent or alive.
         by: who killed it: proof, exploration or test.
         killer: the obligation, statement or mutant that turned red.
@@ -47,7 +48,7 @@ class Fate(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     id: str
-    content: str
+    key: str
     verdict: str
     by: str = ""
     killer: str = ""
@@ -71,15 +72,15 @@ def fate(mutant: Mutant, chapter: Chapter) -> Fate:
     obligations = list(ChapterObligations(mutant.chapter, mutant.text).of(mutant.row))
     groups = grouped_by(shared(mutant.chapter).reading(mutant.text), obligations)
     failing, killer = judged(groups)
-    said = content(mutant)
+    rests_on = key(mutant)
     if killer is not None:
-        return Fate(mutant.id, said, KILLED, PROOF, killer, failing)
+        return Fate(mutant.id, rests_on, KILLED, PROOF, killer, failing)
     if failing:
-        return Fate(mutant.id, said, ALIVE, failing=failing, note="some of it is no longer proved, but not refuted")
+        return Fate(mutant.id, rests_on, ALIVE, failing=failing, note="some of it is no longer proved, but not refuted")
     for stutter in (False, True):
         if _follows(same_row(mutant.chapter, chapter, mutant, stutter), shared(mutant.chapter)):
-            return Fate(mutant.id, said, EQUIVALENT, note=SAME[stutter])
-    return Fate(mutant.id, said, ALIVE, note="everything is proved of it, too")
+            return Fate(mutant.id, rests_on, EQUIVALENT, note=SAME[stutter])
+    return Fate(mutant.id, rests_on, ALIVE, note="everything is proved of it, too")
 
 
 def _follows(obligation: Obligation, shared: Shared) -> bool:
@@ -105,21 +106,21 @@ def judged(groups: Iterable[Group]) -> tuple[tuple[str, ...], str | None]:
 
 def fate_of_weakened(mutant: Mutant, others: Sequence[Fate]) -> Fate:
     """What becomes of a weakened invariant; ``others`` are the fates of the mutants of events of the chapter."""
-    said = content(mutant)
+    rests_on = key(mutant)
     failing, killer = judged(grouped(ChapterObligations(mutant.chapter, mutant.text)))
     if killer is not None:
-        return Fate(mutant.id, said, KILLED, PROOF, killer, failing)
+        return Fate(mutant.id, rests_on, KILLED, PROOF, killer, failing)
     if failing:
-        return Fate(mutant.id, said, KILLED, PROOF, failing[0], failing, "no longer proved, though not refuted")
+        return Fate(mutant.id, rests_on, KILLED, PROOF, failing[0], failing, "no longer proved, though not refuted")
     weaker = ChapterObligations(mutant.chapter, mutant.text)
     if _follows(implied(weaker, mutant), Shared(weaker)):
-        return Fate(mutant.id, said, EQUIVALENT, note=IMPLIED)
+        return Fate(mutant.id, rests_on, EQUIVALENT, note=IMPLIED)
     if mutant.operator == "restrict" and mutant.text.statics.keys() != load(mutant.chapter).statics.keys():
-        return Fate(mutant.id, said, EQUIVALENT, note=ANY)
+        return Fate(mutant.id, rests_on, EQUIVALENT, note=ANY)
     for other in (f for f in others if known(mutant.chapter)[f.id].row != INVARIANT):
         if other.killer.endswith(f"/{mutant.invariant}") and _goes_through(mutant, other):
-            return Fate(mutant.id, said, KILLED, PROOF, other.id, failing)
-    return Fate(mutant.id, said, ALIVE, note="nothing rests on it, and no mistake needs it to be found")
+            return Fate(mutant.id, rests_on, KILLED, PROOF, other.id, failing)
+    return Fate(mutant.id, rests_on, ALIVE, note="nothing rests on it, and no mistake needs it to be found")
 
 
 def _goes_through(weakened: Mutant, other: Fate) -> bool:
@@ -135,9 +136,3 @@ def _goes_through(weakened: Mutant, other: Fate) -> bool:
     obligations = ChapterObligations(weakened.chapter, text)
     failing, _ = judged(grouped_by(Shared(obligations), obligations.of(mistake.row)))
     return not failing
-
-
-def fates_of_row(name: str, row: str) -> list[Fate]:
-    """All mutants of a row, in order."""
-    chapter = load(name)
-    return [fate(m, chapter) for m in known(name).values() if m.row == row and row != INVARIANT]

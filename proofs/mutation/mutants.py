@@ -7,18 +7,21 @@ stands: here only its own statements, and the calls that it makes.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
-from kvspec.proofs.mutation.neighbours import conditions, values
+from kvspec.proofs.mutation.neighbours import conditions, results, values
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.chapter import Chapter
+from kvspec.spec.language.chapter import START, Chapter
 from kvspec.spec.language.digest import digest
 from kvspec.spec.language.errors import SourceLine, SpecError
 from kvspec.spec.language.prose import render, short, unambiguous
 from kvspec.spec.language.terms import Sort, Term
 from kvspec.spec.language.traced import Site, Statement, StaticSymbol, TracedEvent
 from kvspec.spec.language.tracing import Edit
+from kvspec.spec.language.values import Value, lift, wrap
 
 INVARIANT = "invariant"
 
@@ -34,6 +37,8 @@ class Mutant:
     where: SourceLine
     text: Chapter = field(repr=False, compare=False)
     """The chapter with the mistake in it."""
+    alike: Term | None = None
+    """Of a pure function: that it computes the same with the mistake, for the parameters that occur free."""
 
     @property
     def id(self) -> str:
@@ -47,8 +52,10 @@ class Mutant:
 
 def mutants(name: str, chapter: Chapter) -> Iterator[Mutant]:
     """Every mutant of a chapter, in the order of its text."""
-    for row in ("init", *chapter.event_names):
+    for row in (START, *chapter.event_names):
         yield from _numbered(of_row(name, chapter, row))
+    for function in chapter.functions:
+        yield from of_function(name, chapter, function)
     yield from of_invariants(name, chapter)
 
 
@@ -71,10 +78,12 @@ def content(mutant: Mutant) -> str:
 
 def row_content(chapter: Chapter, row: str) -> str:
     """What a row says: an event, the start, or all invariants."""
-    if row == "init":
+    if row == START:
         return digest(chapter.initial.values())
     if row == INVARIANT:
         return digest(s.term for s in chapter.invariants)
+    if row in chapter.functions:
+        return digest(s.term for s in chapter.theorems if s.after is None)
     event = chapter.event(row)
     changes = [e for p, t in event.after.items() for e in (chapter.env[p], t) if t is not chapter.env[p]]
     return digest([event.guard, *(o.term for o in event.owed), *changes], event.parameters)
@@ -84,7 +93,7 @@ def row_content(chapter: Chapter, row: str) -> str:
 
 
 def of_row(name: str, chapter: Chapter, row: str) -> Iterator[Mutant]:
-    event = None if row == "init" else chapter.event(row)
+    event = None if row == START else chapter.event(row)
     sites = chapter.start_sites if event is None else event.sites
     original = row_content(chapter, row)
     for site in sites:
@@ -97,7 +106,7 @@ def of_row(name: str, chapter: Chapter, row: str) -> Iterator[Mutant]:
 def _with(chapter: Chapter, row: str, edit: Edit) -> Chapter | None:
     """None where the mistake makes a text that means nothing (an implementation that reads what it implements)."""
     try:
-        return chapter.with_start(edit) if row == "init" else chapter.with_event(row, edit)
+        return chapter.with_start(edit) if row == START else chapter.with_event(row, edit)
     except SpecError:
         return None
 
@@ -172,6 +181,30 @@ def _telling(chapter: Chapter) -> Callable[[Site, tuple[Term, ...]], str]:
 def _keys(chapter: Chapter, name: str) -> int:
     sort = chapter.variables[tuple(name.split("."))].sort
     return len(sort.keys) if isinstance(sort, T.MapSort) else 0
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def of_function(name: str, chapter: Chapter, function: str) -> Iterator[Mutant]:
+    """A pure function that the chapter's theorems speak of, computing something else."""
+    body = chapter.functions[function]
+    parameters = tuple(T.variable(p, T.NAT) for p in inspect.signature(body).parameters)
+    result = cast("Value", body(*map(wrap, parameters))).term
+    code = body.__code__
+    where = SourceLine(code.co_filename, code.co_firstlineno)
+    for operator, other in results(result):
+        text = chapter.with_functions({function: _computing(parameters, other)})
+        change = f"{render(result, short)} becomes {render(other, short)}"
+        yield Mutant(name, function, operator, change, where, text, T.eq(result, other))
+
+
+def _computing(parameters: tuple[Term, ...], result: Term) -> Callable[..., Value]:
+    def compute(*args: object) -> Value:
+        terms = [lift(a, T.NAT) for a in args]
+        return cast("Value", wrap(T.substitute(result, dict(zip(parameters, terms, strict=True)))))
+
+    return compute
 
 
 # -- invariants --------------------------------------------------------------------------------------------------------

@@ -52,6 +52,21 @@ def _weaker(term: Term) -> Iterator[Neighbour]:
                 yield how, T.rebuild(term, (*term.args[:i], other, *term.args[i + 1 :]))
 
 
+def results(term: Term) -> Iterator[Neighbour]:
+    """What a function could compute by mistake."""
+    yield ("off-by-one", _more(term)) if term.sort == NAT else ("negate", T.neg(term))
+    yield from _everywhere(term, _one_off)
+    yield from _everywhere(term, _other_operator)
+
+
+_OTHER = {"add": "sub", "sub": "add", "mul": "add", "div": "mod", "mod": "div"}
+
+
+def _other_operator(term: Term) -> Iterator[Neighbour]:
+    if term.op in _OTHER:
+        yield "replace", T.make(_OTHER[term.op], term.args, term.sort)
+
+
 def _others(term: Term, pool: Sequence[Term]) -> Iterator[Neighbour]:
     same = [t for t in dict.fromkeys(pool) if t.sort == term.sort and t is not term]
     yield from (("replace", other) for other in same[:MOST])

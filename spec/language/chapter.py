@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -156,6 +157,27 @@ class Chapter:
         other.statics |= {s.path: s for s in symbols}
         return other
 
+    def with_functions(self, functions: Mapping[str, Callable[..., object]]) -> Chapter:
+        """The chapter as it would be if functions of its module computed something else: its theorems speak of that."""
+        module = sys.modules[self.cls.__module__]
+        saved = {name: getattr(module, name) for name in functions}
+        other = self._copy()
+        try:
+            for name, function in functions.items():
+                setattr(module, name, function)
+            other._statements |= {s.name: s.term for s in other.theorems}
+        finally:
+            for name, function in saved.items():
+                setattr(module, name, function)
+        return other
+
+    @property
+    def functions(self) -> dict[str, Callable[..., object]]:
+        """The public functions of the chapter's module, which its text may call."""
+        module = sys.modules[self.cls.__module__]
+        found = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
+        return {n: f for n, f in found.items() if not n.startswith("_")}
+
     def _copy(self) -> Chapter:
         other = copy.copy(self)
         other._events, other._statements = dict(self._events), dict(self._statements)
@@ -255,7 +277,8 @@ class Chapter:
 
     @property
     def theorems(self) -> list[Statement]:
-        return [self._theorem(d) for d in self._declared(Theorem)]
+        stated = [self._theorem(d) for d in self._declared(Theorem)]
+        return [replace(s, term=self._statements.get(s.name, s.term)) for s in stated]
 
     def _theorem(self, declared: Theorem) -> Statement:
         if declared.after is None:

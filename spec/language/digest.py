@@ -20,6 +20,11 @@ def digest(terms: Iterable[Term], parameters: Iterable[Term] = ()) -> str:
     return whole.hexdigest()[:16]
 
 
+def joined(parts: Iterable[str]) -> str:
+    """One fingerprint of several, or of any texts, in this order."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
 def _digest(term: Term, numbers: dict[Term, int], memo: dict[tuple[Term, tuple[int, ...]], bytes]) -> bytes:
     """Bound variables count by the place of their binder, so renaming them changes nothing."""
     if not term.free:

@@ -271,7 +271,8 @@ def possible(call: Any) -> Callable[..., Bool]:
     """``possible(self.take)(block, holder)``: that the event can happen now: all that it requires holds."""
     trace, declared = _current("possible"), call.declared
     if trace.purpose != "theorem" or trace.before is not None or call.machine._scope.path:
-        raise SpecError(f"possible({declared.name}) in a {trace.purpose}", "a theorem about a state of the chapter itself")
+        expected = "a theorem about a state, and an event of the chapter itself"
+        raise SpecError(f"possible({declared.name}) in a {trace.purpose}", expected)
     event = trace.chapter.event(declared.name)
     trace.asks.append(event.name)
 

@@ -1,0 +1,146 @@
+"""``kvspec mutate``: the specification with one mistake at a time, and what turns red at it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvspec.cli.errors import fail_input
+from kvspec.cli.options import ForceOption, JsonOption
+from kvspec.cli.output import Exit, JsonFile, console, counted, on_interrupt, progress
+from kvspec.cli.prove_command import CHAPTERS_HELP
+
+if TYPE_CHECKING:
+    from kvspec.proofs.mutation.kill import Fate
+
+NOTEBOOK = Path(".kvspec/mutants.jsonl")
+
+
+def mutate(
+    chapter: Annotated[str, typer.Option("--chapter", metavar="NAME,...", help=CHAPTERS_HELP)] = "",
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0 means one for each processor.")] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Judge all of them, also those that are known.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="A line for every mutant, not only for those alive.")] = False,
+    notebook: Annotated[Path, typer.Option(metavar="FILE", help="Where fates are kept as they get known.")] = NOTEBOOK,
+    json: JsonOption = None,
+    force: ForceOption = False,
+) -> Exit:
+    """Make one mistake at a time in the spec, and see what turns red."""
+    json_file = JsonFile(json, force=force)
+    if notebook.exists() and not notebook.is_file():
+        fail_input(f"'{notebook}' is no file", where="--notebook", expected="a file of fates, or a new one")
+    run = MutationRun(spec_chapters(chapter), notebook, again)
+
+    def finish(complete: bool) -> None:
+        run.show(complete, each)
+        json_file.write("mutate", run.as_json(), exit=run.exit(complete), complete=complete)
+
+    with on_interrupt(lambda: finish(False)):
+        run.run(jobs)
+    finish(True)
+    return run.exit(True)
+
+
+def spec_chapters(text: str) -> list[str]:
+    """Chapters of the specification by name, separated by commas; all of them for an empty text."""
+    from kvspec.spec import CHAPTERS
+
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or list(CHAPTERS)
+    for name in names:
+        if name not in CHAPTERS:
+            fail_input(f"unknown chapter '{name}'", where="--chapter", expected=f"one of {', '.join(CHAPTERS)}")
+    return names
+
+
+class MutationRun:
+    """The mutants of some chapters, and what has become of them so far."""
+
+    def __init__(self, chapters: Sequence[str], notebook: Path, again: bool = False) -> None:
+        from kvspec.proofs.manifest.compare import reasons
+        from kvspec.proofs.manifest.record import load_record
+        from kvspec.proofs.mutation.campaign import Campaign, Notebook
+
+        self.began = time.perf_counter()
+        self.reasons = reasons()
+        notes = Notebook(notebook)
+        self.before = {name: record for name in chapters if (record := load_record(name)) is not None}
+        recorded = [f for record in self.before.values() for f in record.mutants]
+        self.campaign = Campaign(chapters, [] if again else [*recorded, *notes.fates()], on_fates=self._noted)
+        self._notes = notes
+        self.known = len(self.campaign.fates)
+
+    def _noted(self, fates: Sequence[Fate]) -> None:
+        self._notes.add(fates)
+        self._advance(len(fates))
+
+    def run(self, jobs: int) -> None:
+        with progress("mutants", self.campaign.total) as bar:
+            self._advance = bar.advance
+            bar.advance(self.known)
+            self.campaign.run(jobs or os.cpu_count() or 1)
+
+    # -- what came out -------------------------------------------------------------------------------------------
+
+    @property
+    def fates(self) -> list[Fate]:
+        return [f for name in self.campaign.ids for f in self.campaign.of(name)]
+
+    def survivors(self) -> list[Fate]:
+        """Alive now, and killed when the manifest was written."""
+        dead = {f.id for record in self.before.values() for f in record.mutants if f.verdict == "killed"}
+        return [f for f in self.fates if f.verdict == "alive" and f.id in dead]
+
+    def unexplained(self) -> list[Fate]:
+        return [f for f in self.fates if f.verdict == "alive" and f.id not in self.reasons]
+
+    def exit(self, complete: bool) -> Exit:
+        if self.survivors():
+            return Exit.VIOLATED
+        return Exit.HOLDS if complete and not self.unexplained() else Exit.UNKNOWN
+
+    def show(self, complete: bool, each: bool) -> None:
+        from rich.table import Table
+
+        from kvspec.proofs.mutation.campaign import by_verdict
+
+        out = console()
+        for f in self.fates:
+            if each or f.verdict == "alive":
+                out.print(told(f, self.reasons), style=None if f.verdict != "alive" else "yellow", markup=False)
+        table = Table(box=None, padding=(0, 1), pad_edge=True)
+        titles = ("", "generated", "proof", "exploration", "test", "equivalent", "alive")
+        for title in titles:
+            table.add_column(title, justify="right" if title else "left")
+        for name, ids in self.campaign.ids.items():
+            table.add_row(name, str(len(ids)), *map(str, by_verdict(self.campaign.of(name)).values()))
+        table.add_row("all", str(self.campaign.total), *map(str, by_verdict(self.fates).values()), style="bold")
+        out.print(table)
+        out.print(self._summary(complete), style="bold")
+        for f in self.survivors():
+            out.print(f"survives, and was killed before: {f.id}", style="bold red", markup=False)
+
+    def _summary(self, complete: bool) -> str:
+        open_, alive = len(self.unexplained()), sum(f.verdict == "alive" for f in self.fates)
+        head = "" if complete else f"interrupted after {len(self.fates)} of {self.campaign.total}: "
+        said = f"{counted(len(self.fates), 'mutant')}, {alive} alive"
+        said += f" ({alive - open_} for a reason that is written down)" if alive else ""
+        return f"{head}{said}; {self.known} known from before; {time.perf_counter() - self.began:.0f} s"
+
+    def as_json(self) -> dict[str, object]:
+        import msgspec
+
+        fates: list[object] = [msgspec.to_builtins(f) for f in self.fates]
+        return {"chapters": list(self.campaign.ids), "reasons": dict(self.reasons), "mutants": fates}
+
+
+def told(f: Fate, reasons: Mapping[str, str]) -> str:
+    """One mutant in one line."""
+    why = f" {f.killer}" if f.killer else ""
+    note = reasons.get(f.id, f.note) if f.verdict == "alive" else f.note
+    by = f" by {f.by}:" if f.by else ""
+    return f"{f.verdict}{by}{why}  {f.id}" + (f"  ({note})" if note else "")

@@ -1,0 +1,202 @@
+"""The manifest against the text and against what ran: what no longer fits, in words.
+
+- *stale*: the text says something else than what was judged; nothing is known of the new text yet.
+- *changed*: something ran and came out otherwise.
+- *bare*: a statement that nothing speaks for: no obligation, no run in which it says something, no mistake that turns
+  it red.
+- *alive*: a mutant that nobody killed, and no reason is written down.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from kvspec.model.exploring.outcome import Outcome
+from kvspec.proofs.manifest.build import exploration_entry
+from kvspec.proofs.manifest.record import FOLDER, ManifestError, Record
+from kvspec.proofs.mutation.key import key, row_keys
+from kvspec.proofs.mutation.kill import ALIVE, known
+from kvspec.proofs.verdicts import Result
+from kvspec.spec import load
+from kvspec.spec.language.digest import digest
+
+STALE, CHANGED, BARE, LIVING = "stale", "changed", "bare", "alive"
+MOST_ALIVE = 0.02
+"""The share of mutants that may be alive for a reason."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that does not fit."""
+
+    kind: str
+    chapter: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.chapter}.{self.what}"
+
+
+def reasons(folder: Path = FOLDER) -> Mapping[str, str]:
+    """Why a mutant may be alive, by its id.
+
+    Raises:
+        ManifestError: the file of reasons cannot be read.
+    """
+    path = folder / "reasons.toml"
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        return msgspec.convert(found, dict[str, str])
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ManifestError(f"{path}: {error}, expected lines of '\"mutant\" = \"reason\"'") from error
+
+
+# -- the text ----------------------------------------------------------------------------------------------------------
+
+
+def of_text(record: Record) -> Iterator[Finding]:
+    """What the text says now and the manifest does not know, or knows otherwise."""
+    name = record.chapter
+    chapter = load(name)
+    theorems = [
+        (s.name, digest([s.term], chapter.event(s.after).parameters if s.after in chapter.event_names else ()))
+        for s in chapter.theorems
+    ]
+    invariants = [(s.name, digest([s.term])) for s in chapter.invariants]
+    yield from _contents(name, "invariant", invariants, {s.name: s.content for s in record.invariants})
+    yield from _contents(name, "theorem", theorems, {s.name: s.content for s in record.theorems})
+    events = [(e, row_keys(name)[e]) for e in chapter.event_names]
+    yield from _contents(name, "event", events, {e.name: e.key for e in record.events})
+    yield from _mutants(record)
+
+
+def _contents(
+    chapter: str, kind: str, now: Sequence[tuple[str, str]], before: Mapping[str, str]
+) -> Iterator[Finding]:
+    for name, content in now:
+        if name not in before:
+            yield Finding(STALE, chapter, f"{name}: a new {kind}")
+        elif before[name] != content:
+            rests = "what it rests on has changed" if kind == "event" else "it says something else now"
+            yield Finding(STALE, chapter, f"{name}: {rests}")
+    for name in before.keys() - dict(now).keys():
+        yield Finding(STALE, chapter, f"{name}: this {kind} is gone")
+
+
+def _mutants(record: Record) -> Iterator[Finding]:
+    now = {id: key(m) for id, m in known(record.chapter).items()}
+    before = {f.id: f.key for f in record.mutants}
+    new = [id for id, rests_on in now.items() if before.get(id) != rests_on]
+    gone = before.keys() - now.keys()
+    if new or gone:
+        told = f"{len(new)} of {len(now)} mutants not judged on this text" + (f", {len(gone)} gone" if gone else "")
+        yield Finding(STALE, record.chapter, f"mutants: {told} (kvspec mutate, kvspec manifest --update)")
+
+
+# -- what ran ----------------------------------------------------------------------------------------------------------
+
+
+def of_results(record: Record, results: Iterable[Result]) -> Iterator[Finding]:
+    """Obligations that came out otherwise, or that the manifest does not have."""
+    before = {o.id: o for o in record.obligations}
+    ran = list(results)
+    for r in ran:
+        short = r.id.partition(".")[2]
+        if r.id not in before:
+            yield Finding(STALE, record.chapter, f"{short}: a new obligation")
+        elif (before[r.id].verdict, before[r.id].scope) != (r.verdict.value, r.scope):
+            was = before[r.id]
+            what = f"{short}: {r.verdict.value} ({r.scope}), was {was.verdict} ({was.scope})"
+            yield Finding(CHANGED, record.chapter, what)
+    for id in before.keys() - {r.id for r in ran}:
+        yield Finding(STALE, record.chapter, f"{id.partition('.')[2]}: this obligation is gone")
+
+
+def of_outcomes(record: Record, outcomes: Iterable[Outcome]) -> Iterator[Finding]:
+    """Explorations that counted otherwise."""
+    before = {(e.scope, e.states): e for e in record.explorations}
+    for outcome in outcomes:
+        entry = exploration_entry(outcome)
+        was = before.get((entry.scope, entry.states))
+        if was is None:
+            yield Finding(STALE, record.chapter, f"exploration of {entry.scope}: not in the manifest")
+        elif was != entry:
+            counts = f"{entry.distinct} states, {entry.generated} steps, depth {entry.depth}"
+            old = f"{was.distinct} states, {was.generated} steps, depth {was.depth}"
+            yield Finding(CHANGED, record.chapter, f"exploration of {entry.scope}: {counts}; it was {old}")
+
+
+# -- the manifest itself -----------------------------------------------------------------------------------------------
+
+
+def of_itself(record: Record, accepted: Mapping[str, str]) -> Iterator[Finding]:
+    """Statements that nothing speaks for, and mutants that nobody killed."""
+    name = record.chapter
+    for s in (*record.invariants, *record.theorems):
+        lacks = [
+            word
+            for word, there in (("obligation", s.obligations), ("witness", s.witness), ("killer", s.killers))
+            if not there
+        ]
+        if lacks:
+            yield Finding(BARE, name, f"{s.name}: no {', no '.join(lacks)}")
+    for e in record.events:
+        if e.witness is None:
+            yield Finding(BARE, name, f"{e.name}: no run in which it happens and changes something")
+    for w in load(name).witnesses:
+        if w.name not in record.witnesses:
+            yield Finding(BARE, name, f"{w.name}: no run reaches it ({w.sentence})")
+    alive = [f.id for f in record.mutants if f.verdict == ALIVE]
+    for id in alive:
+        if id not in accepted:
+            yield Finding(LIVING, name, f"{id.partition('.')[2]}")
+
+
+def of_reasons(records: Sequence[Record], accepted: Mapping[str, str]) -> Iterator[Finding]:
+    """Reasons for mutants that are not alive, and too many that are."""
+    alive = {f.id for r in records for f in r.mutants if f.verdict == ALIVE}
+    for id in accepted.keys() - alive:
+        chapter, _, rest = id.partition(".")
+        yield Finding(STALE, chapter, f"{rest}: a reason for a mutant that is not alive")
+    total = sum(len(r.mutants) for r in records)
+    if len(alive) > MOST_ALIVE * total:
+        yield Finding(LIVING, "all", f"{len(alive)} of {total} mutants, at most 2 in 100 may be")
+
+
+def changes(old: Record | None, new: Record) -> Iterator[str]:
+    """What is different in a new manifest, a line for each entry."""
+    before = {} if old is None else _entries(old)
+    after = _entries(new)
+    for place, entry in after.items():
+        if place not in before:
+            yield f"+ {' '.join(place)}"
+        elif before[place] != entry:
+            yield f"~ {' '.join(place)}: {_difference(before[place], entry)}"
+    for place in before.keys() - after.keys():
+        yield f"- {' '.join(place)}"
+
+
+def _entries(record: Record) -> dict[tuple[str, str], dict[str, object]]:
+    parts = msgspec.to_builtins(record)
+    found: dict[tuple[str, str], dict[str, object]] = {("hypotheses", record.chapter): {"shape": record.hypotheses}}
+    for section in ("obligations", "invariants", "theorems", "events", "mutants", "explorations"):
+        for entry in parts[section]:
+            name = entry.get("id") or entry.get("name") or f"{record.chapter} {entry['scope']} {entry['states']}"
+            found[section.removesuffix("s"), name] = entry
+    found |= {("witness", name): entry for name, entry in parts["witnesses"].items()}
+    return found
+
+
+def _difference(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    names = [n for n in (*new, *(o for o in old if o not in new)) if old.get(n) != new.get(n)]
+    return ", ".join(f"{n} {_short(old.get(n))} -> {_short(new.get(n))}" for n in names)
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

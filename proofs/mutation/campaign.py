@@ -1,0 +1,147 @@
+"""All mutants of some chapters, in several processes; what is already known is not asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from kvspec.proofs.campaign import quiet
+from kvspec.proofs.mutation.key import key
+from kvspec.proofs.mutation.kill import Fate, fate, fate_of_weakened, known
+from kvspec.proofs.mutation.mutants import INVARIANT
+from kvspec.spec import load
+
+PIECE = 8
+"""How many mutants a process takes at a time: what an interruption loses at most, for each process."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some mutants of one chapter; weakened invariants are judged beside the fates of the chapter's other mutants."""
+
+    chapter: str
+    ids: tuple[str, ...]
+    others: tuple[Fate, ...] = ()
+
+
+def judge(piece: Piece) -> list[Fate]:
+    mutants, chapter = known(piece.chapter), load(piece.chapter)
+    return [
+        fate_of_weakened(m, piece.others) if m.row == INVARIANT else fate(m, chapter)
+        for m in (mutants[id] for id in piece.ids)
+    ]
+
+
+class Campaign:
+    """The fates of all mutants of some chapters.
+
+    Args:
+        chapters: their names.
+        remembered: fates from before; one counts as long as what it rests on is the same.
+        on_fates: called with fates as they get known, in this process.
+    """
+
+    def __init__(
+        self,
+        chapters: Sequence[str],
+        remembered: Iterable[Fate] = (),
+        on_fates: Callable[[Sequence[Fate]], None] = lambda fates: None,
+    ) -> None:
+        self._on_fates = on_fates
+        self.ids = {name: tuple(known_ids(name)) for name in chapters}
+        valid = {(f.id, f.key) for f in remembered}
+        by_id = {f.id: f for f in remembered}
+        self.fates: dict[str, Fate] = {}
+        for ids in self.ids.values():
+            self.fates |= {id: by_id[id] for id, rests_on in ids_with_keys(ids) if (id, rests_on) in valid}
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self.ids.values()))
+
+    def run(self, jobs: int) -> None:
+        """Judge what is not known: first the mutants of events, then the weakened invariants beside them."""
+        self._judge(self._pieces(lambda id: not is_invariant(id)), jobs)
+        self._judge(self._pieces(is_invariant), jobs)
+
+    def _pieces(self, wanted: Callable[[str], bool]) -> list[Piece]:
+        found = []
+        for name, ids in self.ids.items():
+            missing = [id for id in ids if wanted(id) and id not in self.fates]
+            others = tuple(self.fates[id] for id in ids if id in self.fates and not is_invariant(id))
+            for start in range(0, len(missing), PIECE):
+                piece = tuple(missing[start : start + PIECE])
+                found.append(Piece(name, piece, others if is_invariant(piece[0]) else ()))
+        return found
+
+    def _judge(self, pieces: Sequence[Piece], jobs: int) -> None:
+        for fates in _results(pieces, jobs):
+            self.fates |= {f.id: f for f in fates}
+            self._on_fates(fates)
+
+    def of(self, chapter: str) -> list[Fate]:
+        """What is known of a chapter's mutants, in the order of the text."""
+        return [self.fates[id] for id in self.ids[chapter] if id in self.fates]
+
+
+def known_ids(name: str) -> Iterator[str]:
+    yield from known(name)
+
+
+def ids_with_keys(ids: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for id in ids:
+        yield id, key(known(id.partition(".")[0])[id])
+
+
+def is_invariant(id: str) -> bool:
+    return id.partition(".")[2].partition(":")[0] == INVARIANT
+
+
+def _results(pieces: Sequence[Piece], jobs: int) -> Iterator[list[Fate]]:
+    if jobs <= 1 or len(pieces) <= 1:
+        yield from map(judge, pieces)
+        return
+    pool = ProcessPoolExecutor(min(jobs, len(pieces)), mp_context=get_context("spawn"), initializer=quiet)
+    try:
+        waiting: list[Future[list[Fate]]] = [pool.submit(judge, piece) for piece in pieces]
+        for done in as_completed(waiting):
+            yield done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Notebook:
+    """A file of fates, one in a line, so that a campaign that was interrupted goes on where it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fates(self) -> list[Fate]:
+        """What is written down; a line that was cut off by an interruption does not count."""
+        if not self.path.exists():
+            return []
+        found = []
+        for line in self.path.read_bytes().splitlines():
+            try:
+                found.append(msgspec.json.decode(line, type=Fate))
+            except msgspec.MsgspecError:
+                continue
+        return found
+
+    def add(self, fates: Sequence[Fate]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            file.writelines(msgspec.json.encode(f) + b"\n" for f in fates)
+
+
+def by_verdict(fates: Iterable[Fate]) -> Mapping[str, int]:
+    """How many are killed by proof, by exploration, by tests, equivalent, alive."""
+    counts = dict.fromkeys(("proof", "exploration", "test", "equivalent", "alive"), 0)
+    for f in fates:
+        counts[f.by or f.verdict] += 1
+    return counts

@@ -1,0 +1,59 @@
+"""What a verdict on a mutant rests on, as a fingerprint: if nothing of it has changed, the verdict stands.
+
+A mutant of an event is judged by the obligations of its row, so by that event, the invariants and axioms, and the
+theorems about the row. A weakened invariant is judged by the whole chapter.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.metadata import version
+
+from kvspec.proofs.mutation.mutants import INVARIANT, Mutant, content, row_content
+from kvspec.spec import load
+from kvspec.spec.language.chapter import START, Chapter
+from kvspec.spec.language.digest import digest, joined
+from kvspec.spec.language.traced import LoopParts, Statement
+
+GENERATION = 1
+"""Goes up when mutants are judged in another way, so that old verdicts do not count."""
+
+
+def key(mutant: Mutant) -> str:
+    """The fingerprint of everything that decides what becomes of a mutant."""
+    parts = row_keys(mutant.chapter)
+    row = joined(parts.values()) if mutant.row == INVARIANT else parts[mutant.row]
+    return joined((row, content(mutant)))
+
+
+@lru_cache(maxsize=16)
+def row_keys(name: str) -> dict[str, str]:
+    """For each row of a chapter the fingerprint of what is said in it and assumed for it."""
+    return keys_of(load(name))
+
+
+def keys_of(chapter: Chapter) -> dict[str, str]:
+    """The same for a chapter that need not be one of the specification's own."""
+    assumed = digest(s.term for s in (*chapter.axioms, *chapter.lower_invariants, *chapter.invariants))
+    theorems = chapter.theorems
+    keys = {}
+    for row in (START, *chapter.event_names):
+        said = [_said(chapter, s) for s in theorems if row in (s.after, *s.asks)]
+        loops = [_loop(loop) for loop, _ in chapter.loops if loop.step == row]
+        keys[row] = joined((row_content(chapter, row), assumed, *said, *loops, *solvers(), str(GENERATION)))
+    stated = digest(s.term for s in theorems if s.after is None)
+    return keys | dict.fromkeys((*chapter.functions, "theorem"), stated)
+
+
+def _said(chapter: Chapter, s: Statement) -> str:
+    parameters = chapter.event(s.after).parameters if s.after in chapter.event_names else ()
+    return digest([s.term], parameters)
+
+
+def _loop(loop: LoopParts) -> str:
+    return digest((loop.start, loop.keep, loop.again, loop.measure, loop.result), loop.parameters)
+
+
+def solvers() -> tuple[str, ...]:
+    """Name and version of each solver."""
+    return tuple(f"{package} {version(package)}" for package in ("z3-solver", "cvc5"))
