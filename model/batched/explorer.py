@@ -6,26 +6,28 @@ again in the concrete reading, which says what it is; a difference between the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import torch
+from torch import Tensor
 
 from kvspec.model.batched.bits import rows_of
+from kvspec.model.batched.blame import Blame, ReadingsDisagree
 from kvspec.model.batched.clearing import Clearing
 from kvspec.model.batched.expansion import Expansion, Steps
 from kvspec.model.batched.forms import Forms
 from kvspec.model.batched.seen import Hash, Seen, mixed
 from kvspec.model.batched.storage import Storage
+from kvspec.model.batched.threads import one_thread
 from kvspec.model.batched.transitions import Compiler, bad_state
 from kvspec.model.batched.watch import Watch
-from kvspec.model.concrete import State, Structure
+from kvspec.model.concrete import Structure
 from kvspec.model.exploring.cutoff import covers
 from kvspec.model.exploring.instances import start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
-from kvspec.model.exploring.plain import Judge, Progress, Stepper, Taken, Wrong
+from kvspec.model.exploring.plain import Progress, Wrong
 from kvspec.model.exploring.quotient import Quotient
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path
@@ -33,10 +35,6 @@ from kvspec.spec.language.terms import Path
 BATCH: Final = 1 << 17
 """States that are expanded at once; their planes stay in the caches of one core."""
 MEMORY: Final = 4 << 30
-
-
-class ReadingsDisagree(AssertionError):
-    """The batched reading found something wrong that the concrete one does not: an error of kvspec itself."""
 
 
 class Explorer:
@@ -95,17 +93,6 @@ class Explorer:
                     return search.outcome(kept)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Most tensors are short, and the threads of torch wait for each other busily: one does more than two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class _CameToLife(Exception):
     """Cells of these variables can be read after a step, could not be before it, and were not written by it."""
 
@@ -130,7 +117,6 @@ class _Search:
         self.explorer, self.quotient = explorer, quotient
         chapter, structure, device = explorer.chapter, explorer.structure, explorer.device
         self.device = device
-        self.stepper, self.judge = Stepper(chapter, structure), Judge(chapter, structure)
         cleared = explorer.states is not States.FULL
         compiler = Compiler(chapter, structure, explorer.start, blank=cleared, whole=quotient.forms is not None)
         compiled = compiler.compile()
@@ -138,7 +124,8 @@ class _Search:
         bad = bad_state(chapter, compiled.reading)
         self.expansion = Expansion(compiled, [bad, compiled.forbidden], device)
         self.clearing = None if quotient.alive is None else Clearing(self.expansion, quotient.alive)
-        self.watch = Watch(chapter, self.expansion)
+        self.watch = Watch(chapter, self.expansion, structure, explorer.start)
+        self.blame = Blame(chapter, structure, self.layout)
         self.forms = None if quotient.forms is None else Forms(self.expansion, quotient)
         self.seen = Seen(Storage(self.layout.words, device, explorer.memory), device, explorer.hash_of)
         self.parents = Storage(1, device, explorer.memory)
@@ -154,6 +141,9 @@ class _Search:
         first = self.quotient.representative(self.quotient.cells.pack(self.explorer.start))
         self.seen.add(self.layout.rows([first]).to(self.device))
         self.parents.append(torch.full((1, 1), -1, dtype=torch.int64, device=self.device))
+        wrong = self.blame.judge.start(self.explorer.start)
+        if wrong is not None:
+            self.found = _Found(0, wrong, None)
         start, end = 0, 1
         while start < end and self.found is None:
             self.levels.append(end - start)
@@ -178,17 +168,22 @@ class _Search:
         planes = self.expansion.load(rows)
         (bad, forbidden), enabled = self.expansion.survey(planes, len(rows))
         if bad.any():
-            self._blame_state(start + int(rows_of(bad)[0]))
+            number = start + int(rows_of(bad)[0])
+            self.found = _Found(number, self.blame.state(self._row(number)), None)
             return True
         if self.found is not None:
             return False
         self.watch.states(planes, len(self.levels) - 1)
         if forbidden.any():
-            self._blame_call(start + int(rows_of(forbidden)[0]))
+            number = start + int(rows_of(forbidden)[0])
+            broken, instance = self.blame.call(self._row(number))
+            self.found = _Found(number, broken, instance.event.name)
             return False
         steps, wrong = self.expansion.steps(rows, enabled)
         if wrong.any():
-            self._blame_step(start, steps, int(rows_of(wrong)[0]))
+            row = int(rows_of(wrong)[0])
+            number, instance = start + int(steps.source[row]), steps.at(row).transition.instance
+            self.found = _Found(number, self.blame.step(self._row(number), instance), instance.event.name)
             return False
         self.generated += sum(c.count for c in steps.columns)
         self.watch.steps(steps, len(self.levels) - 1)
@@ -213,48 +208,19 @@ class _Search:
 
     # -- what is found -------------------------------------------------------------------------------------------
 
-    def _state(self, number: int) -> State:
-        return self.layout.decode(self.seen.rows.slice(number, number + 1))[0]
-
-    def _blame_state(self, number: int) -> None:
-        self._blame(number, self.judge.state(self._state(number)), None)
-
-    def _blame_call(self, number: int) -> None:
-        enabled = self.stepper.enabled(self._state(number))
-        found = ((taken.event.name, self.judge.call(taken)) for taken in enabled)
-        event, wrong = next(((event, wrong) for event, wrong in found if wrong is not None), ("", None))
-        self._blame(number, wrong, event)
-
-    def _blame_step(self, start: int, steps: Steps, row: int) -> None:
-        number, taken = self._taken(start, steps, row)
-        wrong = self.judge.step(taken)
-        if wrong is None:
-            self.layout.row(self.quotient.cells.pack(taken.after))  # then a cell cannot hold its value
-        self._blame(number, wrong, taken.event.name)
-
-    def _taken(self, start: int, steps: Steps, row: int) -> tuple[int, Taken]:
-        """A step as the concrete reading knows it, with the number of the state that it starts in."""
-        number, instance = start + int(steps.source[row]), steps.at(row).transition.instance
-        state = self._state(number)
-        return number, next(t for t in self.stepper.enabled(state) if t.instance is instance or t.instance == instance)
-
-    def _blame(self, number: int, wrong: Wrong | None, event: str | None) -> None:
-        if wrong is None:
-            raise ReadingsDisagree(f"nothing is wrong with state {number} ({event or 'statements'})")
-        self.found = _Found(number, wrong, event)
+    def _row(self, number: int) -> Tensor:
+        return self.seen.rows.slice(number, number + 1)[0]
 
     def _revive(self, start: int, steps: Steps, row: int) -> NoReturn:
         """Variables of which a cell came to life, found again in the concrete reading, count as read as a whole."""
         alive, cells = self.quotient.alive, self.quotient.cells
         assert alive is not None
-        _, taken = self._taken(start, steps, row)
+        taken = self.blame.taken(self._row(start + int(steps.source[row])), steps.at(row).transition.instance)
         new = alive.live(cells.pack(taken.after)) - alive.live(cells.pack(taken.before))
         new -= alive.written(taken.event, taken.instance.args, taken.before)
         if not new:
             raise ReadingsDisagree(f"nothing came to life by {taken.event.name}")
         raise _CameToLife(frozenset(cells.cells[n].path for n in new))
-
-    # -- runs ----------------------------------------------------------------------------------------------------
 
     def _chain(self, number: int) -> list[tuple[str, int]]:
         """The events on the way to a state, each with the number of the state after it."""
@@ -270,19 +236,14 @@ class _Search:
         state, run = self.explorer.start, list[Step]()
         cells, representative = self.quotient.cells, self.quotient.representative
         for event, number in self._chain(found.number):
-            target = cells.pack(self._state(number))
-            steps = (t for t in self.stepper.steps(state) if representative(cells.pack(t.after)) == target)
-            taken = self._first(event, steps)
+            (target,) = self.layout.packed(self._row(number).unsqueeze(0))
+            steps = (t for t in self.blame.stepper.steps(state) if t.event.name == event)
+            taken = next(t for t in steps if representative(cells.pack(t.after)) == target)
             state = taken.after
             run.append(Step(event, taken.instance.args))
         if found.event is not None:
-            asked = self.judge.call if found.wrong.kind == "call" else self.judge.step
-            last = self._first(found.event, (t for t in self.stepper.enabled(state) if asked(t) == found.wrong))
-            run.append(Step(found.event, last.instance.args))
+            run.append(self.blame.last(state, found.wrong, found.event))
         return tuple(run)
-
-    def _first(self, event: str, steps: Iterable[Taken]) -> Taken:
-        return next(taken for taken in steps if taken.event.name == event)
 
     def outcome(self, kept: frozenset[Path]) -> Outcome:
         violation = None

@@ -68,7 +68,7 @@ class Reading:
         """A Python value as the meaning of a term of this sort."""
         match sort:
             case SetSort():
-                return dict.fromkeys(value, TRUE)
+                return {} if value is ABSENT else dict.fromkeys(value, TRUE)
             case MapSort():
                 return {key: self.lift(inner, sort.value) for key, inner in value.items()}
             case Sort(kind="bool"):
@@ -250,19 +250,18 @@ def _exists(r: Reading, t: Term, env: Environment) -> int:
 
 
 def _applied(r: Reading, t: Term, env: Environment) -> Any:
-    sort = cast(Sort, t.sort)
     path = t.args[0].data
-    branches = [(literal, {_value(r, path, args, sort): TRUE}) for args, literal in r.combined(t.args[1:], env)]
-    return r.chosen(r._gathered(branches), sort)
+    found = [(literal, r.lift(_value(r, path, args), t.sort)) for args, literal in r.combined(t.args[1:], env)]
+    return r.mixed(found, t.sort)
 
 
-def _value(r: Reading, path: Path, args: tuple[Any, ...], sort: Sort) -> Any:
+def _value(r: Reading, path: Path, args: tuple[Any, ...]) -> Any:
     try:
         return r.structure.apply(path, args)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         if ABSENT not in args:
             raise
-        return False if sort.kind == "bool" else ABSENT  # evaluating it fails, so nobody does
+        return ABSENT  # evaluating it fails, so nobody does
 
 
 def _get(r: Reading, t: Term, env: Environment) -> Any:

@@ -7,7 +7,8 @@ from torch import Tensor
 from kvspec.model.batched.expansion import Expansion, Steps
 from kvspec.model.batched.program import Program
 from kvspec.model.batched.transitions import values
-from kvspec.model.exploring.coverage import Goal, goals
+from kvspec.model.concrete import State, Structure, evaluate
+from kvspec.model.exploring.coverage import START, Goal, goals
 from kvspec.spec.language.chapter import Chapter
 
 
@@ -19,11 +20,12 @@ class Watch:
         reached: the goals.
     """
 
-    def __init__(self, chapter: Chapter, expansion: Expansion) -> None:
+    def __init__(self, chapter: Chapter, expansion: Expansion, structure: Structure, start: State) -> None:
         self.expansion = expansion
         self.fired: dict[str, int] = {}
-        self.reached: dict[str, int] = {}
-        self._open = [(goal, self._program(goal)) for goal in goals(chapter)]
+        found = goals(chapter)
+        self.reached = {g.name: 0 for g in found if g.after == START and evaluate(g.term, structure, start)}
+        self._open = [(goal, self._program(goal)) for goal in found if goal.after != START]
 
     def _program(self, goal: Goal) -> Program:
         """Where the goal is met: in a state or, for a goal about steps, by a step that is enabled there."""
