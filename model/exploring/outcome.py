@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvspec.model.concrete import Variant
+
 
 class States(enum.Enum):
     """Which states count as one. Each is coarser than the one before (`docs/exploration.md` says why that is sound)."""
@@ -29,12 +31,20 @@ class Step:
     args: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return " ".join((self.event, *map(_written, self.args)))
+        return " ".join((self.event, *map(shown, self.args)))
 
 
-def _written(value: Any) -> str:
-    """An argument as text; the members of a set in an order of their own."""
-    return "{" + ", ".join(sorted(map(repr, value))) + "}" if isinstance(value, frozenset) else repr(value)
+def shown(value: Any) -> str:
+    """A value as text; the members of a set in an order of their own."""
+    match value:
+        case str():
+            return value
+        case Variant(case, fields):
+            return f"{case}({', '.join(map(shown, fields))})"
+        case set() | frozenset():
+            return "{" + ", ".join(sorted(map(shown, value))) + "}"
+        case _:
+            return repr(value)
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,13 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
 
 DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "keys": "seqs=2,len=1,tokens=1,names=1,versions=2,digests=1",
+        "keys": "seqs=3,len=1,tokens=1,names=1,versions=2,digests=1",
         "blocks": "blocks=4,holders=2",
         "handles": "blocks=4,handles=3",
         "free_list": "blocks=4,handles=3",
         "usage": "blocks=3,holders=2,keys=1",
         "prefix_cache": "blocks=3,seqs=1,len=1,block_size=1,pins=1",
-        "lru": "blocks=3,seqs=1,len=1,block_size=1,pins=1",
+        "lru": "blocks=4,seqs=1,len=1,tokens=1/2/3,block_size=1,pins=1",
         "sequences": "blocks=3,seqs=2,len=1,block_size=1,pins=1",
     }
 )
@@ -97,7 +97,7 @@ class Scope:
             raise ScopeError(name, "no words are known for scopes of the chapter", f"one of {', '.join(DEFAULTS)}")
         allowed = dict(_pairs(DEFAULTS[name], name))
         if "block_size" in allowed:
-            allowed["tokens"] = _TWO
+            allowed.setdefault("tokens", _TWO)
         said = {**allowed, **dict(_said(text, name, allowed))}
         sizes = {w: _number(w, v) for w, v in said.items() if w != "tokens"}
         tokens = said.get("tokens")

@@ -98,5 +98,6 @@ def test_every_statement_has_a_goal() -> None:
 
 
 def test_a_step_is_written_on_a_line() -> None:
-    assert str(Step("drop_all", (frozenset({"b", "a"}),))) == "drop_all {'a', 'b'}"
+    assert str(Step("drop_all", (frozenset({"b", "a"}),))) == "drop_all {a, b}"
+    assert str(Step("share", (1, Variant("seq_at", ("seq0", 0))))) == "share 1 seq_at(seq0, 0)"
     assert str(Step("reset", ())) == "reset"
