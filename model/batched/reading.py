@@ -4,7 +4,8 @@ A statement is a literal of a `Logic`; a natural a `Number`; any other scalar a 
 when the term has it; a set says of each element when it is a member, a map what it holds under each key. Statics and
 whatever depends on bound variables only fold to constants, so quantifiers can be written out. The meaning of each
 operator is that of `kvspec.model.concrete`; where evaluation there would fail (the position after one that is absent),
-the value here is arbitrary.
+the value here is arbitrary. A static function to statements has to be true or false of whatever it is asked, what is
+absent included.
 """
 
 from __future__ import annotations
