@@ -48,6 +48,7 @@ COMMANDS: Final = (
     _own("prove", "Prove every obligation of the spec, for pools of any size."),
     _own("mutate", "Make one mistake at a time in the spec, and see what turns red."),
     _own("explore", "Go through all states of a chapter in a small scope."),
+    _own("manifest", "Prove, mutate and explore, and compare with what is written down of it."),
     _own("conform", "Drive a KV-cache manager and judge it by the spec."),
     _own("run", "Run a scenario file."),
     _own("replay", "Replay a request trace on a manager with every invariant watched."),

@@ -61,12 +61,12 @@ class MutationRun:
     """The mutants of some chapters, and what has become of them so far."""
 
     def __init__(self, chapters: Sequence[str], notebook: Path, again: bool = False) -> None:
-        from kvspec.proofs.manifest.compare import reasons
+        from kvspec.proofs.manifest.compare import accepted
         from kvspec.proofs.manifest.record import load_record
         from kvspec.proofs.mutation.campaign import Campaign, Notebook
 
         self.began = time.perf_counter()
-        self.reasons = reasons()
+        self.reasons = accepted().alive
         notes = Notebook(notebook)
         self.before = {name: record for name in chapters if (record := load_record(name)) is not None}
         recorded = [f for record in self.before.values() for f in record.mutants]

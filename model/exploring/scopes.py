@@ -238,7 +238,7 @@ class _World:
                     chapter.variables.values())  # fmt: skip
         return {
             "Block": list(range(size("blocks", 0))),
-            "Place": list(range(size("blocks", 1))),
+            "Place": list(range(size("blocks", 0) + 1)),
             "Seq": [f"seq{n}" for n in range(size("seqs", 0))],
             "Index": list(range(size("len", 0) + grows)),
             "Chain": list(self.chains),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kvspec.model.concrete import Structure, evaluate
 from kvspec.model.exploring.coverage import goals
-from kvspec.model.exploring.outcome import Outcome
+from kvspec.model.exploring.outcome import Outcome, States
 from kvspec.proofs.manifest.record import (
     SCHEMA,
     Bound,
@@ -25,10 +26,13 @@ from kvspec.proofs.verdicts import Result
 from kvspec.spec import load
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.digest import digest
+from kvspec.spec.language.terms import subterms
 from kvspec.spec.language.traced import Statement
 
 LIGHT, MEDIUM = 1_000, 10_000
 KILLERS = 3
+NUMBERS = "numbers"
+"""The scope of a chapter without state: some numbers."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Evidence:
 def build(name: str, evidence: Evidence) -> Record:
     """What is to be written down of a chapter."""
     chapter = load(name)
+    if not chapter.variables:
+        seen = Outcome(NUMBERS, States.FULL, 0, 0, 0, (), True, reached=among_numbers(chapter))
+        evidence = replace(evidence, outcomes=[seen])
     statements = _Statements(chapter, evidence)
     events = [EventEntry(e, row_keys(name)[e], _first(evidence.outcomes, e)) for e in chapter.event_names]
     return Record(
@@ -55,7 +62,7 @@ def build(name: str, evidence: Evidence) -> Record:
         theorems=tuple(map(statements.entry, chapter.theorems)),
         events=tuple(events),
         witnesses={w.name: met for w in chapter.witnesses if (met := reached(evidence.outcomes, [w.name])) is not None},
-        explorations=tuple(map(exploration_entry, evidence.outcomes)),
+        explorations=tuple(exploration_entry(o) for o in evidence.outcomes if o.distinct),
         mutants=tuple(evidence.fates),
     )
 
@@ -98,6 +105,14 @@ def reached(outcomes: Iterable[Outcome], names: Iterable[str]) -> Reached | None
 
 def _first(outcomes: Iterable[Outcome], event: str) -> Reached | None:
     return next((Reached(o.scope, o.fired[event]) for o in outcomes if event in o.fired), None)
+
+
+def among_numbers(chapter: Chapter) -> dict[str, int]:
+    """The goals of a chapter without state that are met by some of the numbers that its text speaks of."""
+    terms = [t for s in chapter.theorems for t in subterms(s.term) if t.op == "num"]
+    numbers = sorted({0, 1, 2, 3, *(t.data + n for t in terms for n in (-1, 0, 1) if t.data + n >= 0)})
+    structure = Structure({"Nat": numbers})
+    return {g.name: 0 for g in goals(chapter) if evaluate(g.term, structure, {})}
 
 
 class _Statements:

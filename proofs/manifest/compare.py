@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import msgspec.toml
 
 from kvspec.model.exploring.outcome import Outcome
 from kvspec.proofs.manifest.build import exploration_entry
@@ -42,18 +42,29 @@ class Finding:
         return f"{self.kind}: {self.chapter}.{self.what}"
 
 
-def reasons(folder: Path = FOLDER) -> Mapping[str, str]:
-    """Why a mutant may be alive, by its id.
+class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is accepted, each with its reason.
+
+    Attributes:
+        alive: mutants that nobody killed.
+        no_bound: invariants (``chapter.invariant``) that no exploration sees broken by a mistake.
+    """
+
+    alive: dict[str, str] = {}
+    no_bound: dict[str, str] = {}
+
+
+def accepted(folder: Path = FOLDER) -> Accepted:
+    """The reasons that are written down.
 
     Raises:
         ManifestError: the file of reasons cannot be read.
     """
     path = folder / "reasons.toml"
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-        return msgspec.convert(found, dict[str, str])
-    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ManifestError(f"{path}: {error}, expected lines of '\"mutant\" = \"reason\"'") from error
+        return msgspec.toml.decode(path.read_bytes(), type=Accepted)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ManifestError(f"{path}: {error}, expected tables 'alive' and 'no_bound' of reasons") from error
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------
@@ -134,7 +145,7 @@ def of_outcomes(record: Record, outcomes: Iterable[Outcome]) -> Iterator[Finding
 # -- the manifest itself -----------------------------------------------------------------------------------------------
 
 
-def of_itself(record: Record, accepted: Mapping[str, str]) -> Iterator[Finding]:
+def of_itself(record: Record, reasons: Accepted) -> Iterator[Finding]:
     """Statements that nothing speaks for, and mutants that nobody killed."""
     name = record.chapter
     for s in (*record.invariants, *record.theorems):
@@ -145,6 +156,7 @@ def of_itself(record: Record, accepted: Mapping[str, str]) -> Iterator[Finding]:
         ]
         if lacks:
             yield Finding(BARE, name, f"{s.name}: no {', no '.join(lacks)}")
+    yield from _bounds(record, reasons)
     for e in record.events:
         if e.witness is None:
             yield Finding(BARE, name, f"{e.name}: no run in which it happens and changes something")
@@ -153,16 +165,30 @@ def of_itself(record: Record, accepted: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(BARE, name, f"{w.name}: no run reaches it ({w.sentence})")
     alive = [f.id for f in record.mutants if f.verdict == ALIVE]
     for id in alive:
-        if id not in accepted:
+        if id not in reasons.alive:
             yield Finding(LIVING, name, f"{id.partition('.')[2]}")
 
 
-def of_reasons(records: Sequence[Record], accepted: Mapping[str, str]) -> Iterator[Finding]:
+def _bounds(record: Record, reasons: Accepted) -> Iterator[Finding]:
+    """Each invariant is seen broken by a mistake in one of the scopes that are explored."""
+    explored = {e.scope for e in record.explorations}
+    for s in record.invariants:
+        id = f"{record.chapter}.{s.name}"
+        if s.bound is None and id not in reasons.no_bound:
+            yield Finding(BARE, record.chapter, f"{s.name}: no exploration sees a mistake break it")
+        elif s.bound is not None and s.bound.scope not in explored:
+            yield Finding(BARE, record.chapter, f"{s.name}: {s.bound.scope} is not explored, and only there it shows")
+        elif s.bound is not None and id in reasons.no_bound:
+            yield Finding(STALE, record.chapter, f"{s.name}: a reason for an invariant that has a bound")
+
+
+def of_reasons(records: Sequence[Record], reasons: Accepted) -> Iterator[Finding]:
     """Reasons for mutants that are not alive, and too many that are."""
     alive = {f.id for r in records for f in r.mutants if f.verdict == ALIVE}
-    for id in accepted.keys() - alive:
+    for id in reasons.alive.keys() - alive:
         chapter, _, rest = id.partition(".")
-        yield Finding(STALE, chapter, f"{rest}: a reason for a mutant that is not alive")
+        if chapter in {r.chapter for r in records}:
+            yield Finding(STALE, chapter, f"{rest}: a reason for a mutant that is not alive")
     total = sum(len(r.mutants) for r in records)
     if len(alive) > MOST_ALIVE * total:
         yield Finding(LIVING, "all", f"{len(alive)} of {total} mutants, at most 2 in 100 may be")

@@ -132,6 +132,14 @@ def load_record(chapter: str, folder: Path = FOLDER) -> Record | None:
     return record
 
 
+def write_record(record: Record, folder: Path = FOLDER) -> None:
+    """Write the manifest of a chapter, in one piece."""
+    path = path_of(record.chapter, folder)
+    new = path.with_suffix(".new")
+    new.write_text(text_of(record), encoding="utf-8")
+    new.replace(path)
+
+
 def text_of(record: Record) -> str:
     """The file: one entry in a line, so that a change is one line in a difference."""
     parts = msgspec.to_builtins(record)

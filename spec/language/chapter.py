@@ -60,6 +60,7 @@ class Chapter:
         self._events: dict[str, TracedEvent] = {}
         self._start: Edit = as_it_stands
         self._statements: dict[str, Term] = {}
+        self._only: str | None = None
 
     @property
     def sentence(self) -> str:
@@ -171,6 +172,13 @@ class Chapter:
                 setattr(module, name, function)
         return other
 
+    def saying_only(self, invariant: str) -> Chapter:
+        """The chapter with one of its invariants and no other statement, to see what that one finds alone."""
+        other = self._copy()
+        other._only = invariant
+        other._events = {name: replace(self.event(name), owed=[]) for name in self.event_names}
+        return other
+
     @property
     def functions(self) -> dict[str, Callable[..., object]]:
         """The public functions of the chapter's module, which its text may call."""
@@ -235,6 +243,7 @@ class Chapter:
     def invariants(self) -> list[Statement]:
         """The chapter's own invariants, and that counters never fall below zero."""
         stated = [self._statement(d) for d in self._declared(Invariant)] + self.naturals
+        stated = [s for s in stated if self._only in (None, s.name)]
         return [replace(s, term=self._statements.get(s.name, s.term)) for s in stated]
 
     @property
@@ -251,6 +260,8 @@ class Chapter:
     @property
     def lower_invariants(self) -> list[Statement]:
         """Invariants of the instances inside; each was proved in its own chapter."""
+        if self._only is not None:
+            return []
         return self._from_instances(Invariant) + [
             natural(v, self.env[v.path], SourceLine(*self.where))
             for v in self.variables.values()
@@ -277,7 +288,7 @@ class Chapter:
 
     @property
     def theorems(self) -> list[Statement]:
-        stated = [self._theorem(d) for d in self._declared(Theorem)]
+        stated = [self._theorem(d) for d in self._declared(Theorem) if self._only is None]
         return [replace(s, term=self._statements.get(s.name, s.term)) for s in stated]
 
     def _theorem(self, declared: Theorem) -> Statement:

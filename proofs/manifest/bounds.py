@@ -1,0 +1,50 @@
+"""For each invariant the smallest scope in which it finds a mistake by exploration.
+
+An exploration that stops before that scope could not have seen the invariant broken, so its verdict would be worth
+nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kvspec.model.exploring.outcome import Outcome
+from kvspec.model.exploring.scopes import Scope
+from kvspec.proofs.manifest.record import Bound
+from kvspec.proofs.manifest.scopes import SCOPES
+from kvspec.proofs.mutation.kill import KILLED, Fate, known
+from kvspec.spec import load
+from kvspec.spec.language.chapter import Chapter
+
+Explore = Callable[[Chapter, Scope], Outcome | None]
+"""Explores a chapter in a scope until something is violated; None where the chapter leaves the scope."""
+
+TRIED = 40
+"""How many mistakes are tried for an invariant in each scope."""
+
+
+def bounds(name: str, fates: Sequence[Fate], explore: Explore) -> Iterator[tuple[str, Bound]]:
+    """The bound of each invariant that is violated in one of the chapter's scopes by one of its first mistakes."""
+    scopes = [Scope.parse(text, name) for text in SCOPES.get(name, ())]
+    for invariant in load(name).invariants:
+        ids = mistakes(invariant.name, fates)[:TRIED]
+        tried = (_bound(name, invariant.name, id, scope, explore) for scope in scopes for id in ids)
+        for bound in tried:
+            if bound is not None:
+                yield invariant.name, bound
+                break
+
+
+def mistakes(invariant: str, fates: Sequence[Fate]) -> list[str]:
+    """Mutants of events that break an invariant: first those that it was the first to kill."""
+    dead = [f for f in fates if f.verdict == KILLED and ".invariant:" not in f.id]
+    first = [f.id for f in dead if f.killer.endswith(f"/{invariant}")]
+    also = [f.id for f in dead if any(id.endswith(f"/{invariant}") for id in f.failing)]
+    return list(dict.fromkeys([*first, *also]))
+
+
+def _bound(name: str, invariant: str, id: str, scope: Scope, explore: Explore) -> Bound | None:
+    outcome = explore(known(name)[id].text.saying_only(invariant), scope)
+    if outcome is None or outcome.violation is None:
+        return None
+    return Bound(id, scope.text, len(outcome.violation.run))

@@ -1,0 +1,45 @@
+"""The scopes that are explored of each chapter, from the smallest on.
+
+They are large enough for every event, premise and witness to be met, and reach at least as far as the smallest
+scope in which each invariant is violated by some mistake (`bounds`); the manifest says which that is. An empty text is
+the chapter's default scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "keys": ("seqs=1", "", "seqs=1,len=2,tokens=1.2", "seqs=4"),
+        "blocks": ("blocks=2,holders=1", "blocks=2,holders=2", ""),
+        "handles": ("blocks=2,handles=1", "blocks=2,handles=2", ""),
+        "free_list": ("blocks=2,handles=1", "blocks=3,handles=2", ""),
+        "usage": ("blocks=2,holders=1", "blocks=2,holders=2", "blocks=3,holders=2", "blocks=4,holders=3,keys=2"),
+        "prefix_cache": ("blocks=2,tokens=1", "blocks=2,tokens=1/2", "blocks=2,block_size=2,tokens=1.2", ""),
+        "lru": ("blocks=2,tokens=1", "blocks=3,tokens=1/2", "blocks=4,tokens=1/2/3"),
+        "sequences": (
+            "blocks=2,seqs=1,tokens=1",
+            "blocks=2,seqs=2,tokens=1",
+            "blocks=3,seqs=1,len=2,tokens=1.2",
+            "blocks=2,seqs=2,block_size=2,tokens=1.2",
+            "",
+        ),
+    }
+)
+"""What ``kvspec check`` explores."""
+
+DEEP: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "keys": ("seqs=4,len=2,digests=2,tokens=1.2",),
+        "blocks": ("blocks=6,holders=4",),
+        "handles": ("blocks=6,handles=5",),
+        "free_list": ("blocks=5,handles=4",),
+        "usage": ("blocks=5,holders=3,keys=3",),
+        "prefix_cache": ("blocks=4,tokens=1/2/3",),
+        "sequences": ("blocks=4,seqs=2", "blocks=3,seqs=2,len=2,tokens=1.2"),
+    }
+)
+"""What ``kvspec check --deep`` explores beside them."""
