@@ -50,6 +50,8 @@ def rows_of(plane: Tensor) -> Tensor:
 
 def full_plane(rows: int, width: int, device: torch.device) -> Tensor:
     """The plane that holds for the first ``rows`` rows of a batch."""
+    if rows == WORD * width:
+        return torch.full((width,), -1, dtype=torch.int64, device=device)
     result = torch.zeros(width, dtype=torch.int64, device=device)
     for k in range(WORD):
         held = min(max(rows - k * width, 0), width)

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvspec.model.batched.bits import WORD
 from kvspec.model.batched.expansion import Expansion, Steps
 from kvspec.model.batched.logic import FALSE, TRUE
 from kvspec.model.batched.program import Program
-from kvspec.model.batched.transitions import Transition, values
+from kvspec.model.batched.transitions import values
 from kvspec.model.exploring.instances import values_of
 from kvspec.model.exploring.liveness import Alive, Read, Write
 from kvspec.spec.language.terms import Term
@@ -72,19 +73,19 @@ class Clearing:
         found = torch.zeros(steps.width, dtype=torch.int64, device=came.device)
         for c in steps.columns:
             planes = (*steps.before[:, c.start : c.end].unbind(0), *came[:, c.start : c.end].unbind(0))
-            (found[c.start : c.end],) = self.expansion.planes.run(self._check(c.transition), planes)
+            (found[c.start : c.end],) = self.expansion.planes.run(self._check(c.number), planes)
         return found
 
-    def _check(self, transition: Transition) -> Program:
-        """That some cell came to life that the step does not write."""
-        program = self._revived.get(id(transition))
+    def _check(self, transition: int) -> Program:
+        """That some cell came to life that a step of this transition does not write."""
+        program = self._revived.get(transition)
         if program is None:
-            logic, event = self.compiled.logic, transition.instance.event
+            logic, instance = self.compiled.logic, self.compiled.transitions[transition].instance
             written = dict.fromkeys(self.numbers, FALSE)
-            for write in self.alive.liveness.writes[event.name]:
-                self._reach(write, values(transition.instance), written)
+            for write in self.alive.liveness.writes[instance.event.name]:
+                self._reach(write, values(instance), written)
             wrong = (logic.both(self.came[n], written[n] ^ 1) for n in self.numbers if written[n] != TRUE)
-            first = self.compiled.layout.words * 64
+            first = self.compiled.layout.words * WORD
             inputs = {**self.expansion.inputs, **{self.came[n] >> 1: first + i for i, n in enumerate(self.numbers)}}
-            program = self._revived[id(transition)] = Program(logic, inputs, [logic.any_of(wrong)])
+            program = self._revived[transition] = Program(logic, inputs, [logic.any_of(wrong)])
         return program

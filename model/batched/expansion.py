@@ -17,7 +17,7 @@ from torch import Tensor
 from kvspec.model.batched.bits import WORD, full_plane, population, rows_of, transpose
 from kvspec.model.batched.logic import Logic
 from kvspec.model.batched.program import Program
-from kvspec.model.batched.transitions import Compiled, Transition
+from kvspec.model.batched.transitions import Compiled
 
 NARROW: Final = 2048
 """Words of a plane; all registers of a program of this width stay close to one core."""
@@ -41,9 +41,9 @@ class Planes:
 
 @dataclass(frozen=True)
 class Columns:
-    """The steps of one transition: their columns in `Steps`, and how many they are."""
+    """The steps of the transition of this number: their columns in `Steps`, and how many they are."""
 
-    transition: Transition
+    number: int
     start: int
     end: int
     count: int
@@ -77,13 +77,14 @@ class Steps:
         return torch.stack(words, 1) if len(words) > 1 else words[0].unsqueeze(1)
 
     def at(self, row: int) -> Columns:
-        """Which transition a row of the result is a step of."""
+        """The columns that a row of the result stands in."""
         return next(c for c in self.columns if c.start <= row % self.width < c.end)
 
-    def transitions(self, rows: Tensor) -> Tensor:
-        """For each of these rows of the result, the number of the transition in `columns`."""
+    def numbers(self, rows: Tensor) -> Tensor:
+        """For each of these rows of the result, the number of its transition."""
         ends = torch.tensor([c.end for c in self.columns], device=rows.device)
-        return torch.searchsorted(ends, rows % self.width, right=True)
+        numbers = torch.tensor([c.number for c in self.columns], device=rows.device)
+        return numbers.index_select(0, torch.searchsorted(ends, rows % self.width, right=True))
 
 
 class Expansion:
@@ -145,13 +146,13 @@ class Expansion:
     def steps(self, rows: Tensor, enabled: Tensor) -> tuple[Steps, Tensor]:
         """All steps of a batch, with the plane of those that went wrong."""
         columns, index, width = [], [], 0
-        for transition, plane, count in zip(self.transitions, enabled, population(enabled).tolist(), strict=True):
+        for number, count in enumerate(population(enabled).tolist()):
             if count:
-                chosen = rows_of(plane)
+                chosen = rows_of(enabled[number])
                 wide = -(-count // WORD)
                 chosen = torch.cat((chosen, chosen[-1:].expand(WORD * wide - count)))
                 index.append(chosen.view(WORD, wide))
-                columns.append(Columns(transition, width, width + wide, count))
+                columns.append(Columns(number, width, width + wide, count))
                 width += wide
         source = torch.cat(index, 1).view(-1) if index else torch.empty(0, dtype=torch.int64, device=self.device)
         before = self.loaded(rows, source)
@@ -160,13 +161,13 @@ class Expansion:
 
     def _take(self, steps: Steps) -> Tensor:
         wrong = torch.zeros(steps.width, dtype=torch.int64, device=self.device)
-        effects = dict(zip(map(id, self.transitions), self._effects, strict=True))
         for c in steps.columns:
+            transition = self.transitions[c.number]
             before = steps.before[:, c.start : c.end].unbind(0)
             after = steps.after[:, c.start : c.end]
-            bad, *new = self.planes.run(effects[id(c.transition)], before)
-            if c.transition.wrong:
+            bad, *new = self.planes.run(self._effects[c.number], before)
+            if transition.wrong:
                 wrong[c.start : c.end] = bad
-            for (bit, _), plane in zip(c.transition.changes, new, strict=True):
+            for (bit, _), plane in zip(transition.changes, new, strict=True):
                 after[bit] = plane
         return wrong

@@ -25,7 +25,7 @@ from kvspec.model.batched.transitions import Compiler, bad_state
 from kvspec.model.batched.watch import Watch
 from kvspec.model.concrete import Structure
 from kvspec.model.exploring.cutoff import covers
-from kvspec.model.exploring.instances import start_state
+from kvspec.model.exploring.instances import Instance, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
 from kvspec.model.exploring.plain import Progress, Wrong
 from kvspec.model.exploring.quotient import Quotient
@@ -35,6 +35,8 @@ from kvspec.spec.language.terms import Path
 BATCH: Final = 1 << 17
 """States that are expanded at once; their planes stay in the caches of one core."""
 MEMORY: Final = 4 << 30
+LARGEST: Final = 1 << 30
+"""More states than that are never asked for: they are numbered with 32 bits."""
 
 
 class Explorer:
@@ -71,7 +73,7 @@ class Explorer:
     ) -> None:
         self.chapter, self.structure, self.states = chapter, structure, states
         self.device, self.scope, self.progress = torch.device(device), scope, progress
-        self.max_states, self.memory, self.batch, self.hash_of = max_states, memory, batch, hash_of
+        self.max_states, self.memory, self.batch, self.hash_of = min(max_states, LARGEST), memory, batch, hash_of
         self.start = start_state(chapter, structure, given)
 
     def explore(self) -> Outcome:
@@ -129,7 +131,6 @@ class _Search:
         self.forms = None if quotient.forms is None else Forms(self.expansion, quotient)
         self.seen = Seen(Storage(self.layout.words, device, explorer.memory), device, explorer.hash_of)
         self.parents = Storage(1, device, explorer.memory)
-        self.names = {id(t): number for number, t in enumerate(compiled.transitions)}
         self.levels: list[int] = []
         self.generated = 0
         self.complete = False
@@ -182,7 +183,7 @@ class _Search:
         steps, wrong = self.expansion.steps(rows, enabled)
         if wrong.any():
             row = int(rows_of(wrong)[0])
-            number, instance = start + int(steps.source[row]), steps.at(row).transition.instance
+            number, instance = start + int(steps.source[row]), self._instance(steps.at(row).number)
             self.found = _Found(number, self.blame.step(self._row(number), instance), instance.event.name)
             return False
         self.generated += sum(c.count for c in steps.columns)
@@ -202,11 +203,13 @@ class _Search:
         if self.forms is not None:
             self.forms.apply(steps.after)
         new = self.seen.add(steps.rows())
-        parents = (start + steps.source.index_select(0, new)) * len(self.names)
-        numbers = torch.tensor([self.names[id(c.transition)] for c in steps.columns], device=self.device)
-        self.parents.append((parents + numbers.index_select(0, steps.transitions(new))).unsqueeze(1))
+        parents = (start + steps.source.index_select(0, new)) * len(self.expansion.transitions)
+        self.parents.append((parents + steps.numbers(new)).unsqueeze(1))
 
     # -- what is found -------------------------------------------------------------------------------------------
+
+    def _instance(self, transition: int) -> Instance:
+        return self.expansion.transitions[transition].instance
 
     def _row(self, number: int) -> Tensor:
         return self.seen.rows.slice(number, number + 1)[0]
@@ -215,7 +218,7 @@ class _Search:
         """Variables of which a cell came to life, found again in the concrete reading, count as read as a whole."""
         alive, cells = self.quotient.alive, self.quotient.cells
         assert alive is not None
-        taken = self.blame.taken(self._row(start + int(steps.source[row])), steps.at(row).transition.instance)
+        taken = self.blame.taken(self._row(start + int(steps.source[row])), self._instance(steps.at(row).number))
         new = alive.live(cells.pack(taken.after)) - alive.live(cells.pack(taken.before))
         new -= alive.written(taken.event, taken.instance.args, taken.before)
         if not new:
@@ -226,8 +229,8 @@ class _Search:
         """The events on the way to a state, each with the number of the state after it."""
         chain = []
         while (parent := int(self.parents.slice(number, number + 1))) >= 0:
-            before, transition = divmod(parent, len(self.names))
-            chain.append((self.expansion.transitions[transition].instance.event.name, number))
+            before, transition = divmod(parent, len(self.expansion.transitions))
+            chain.append((self._instance(transition).event.name, number))
             number = before
         return chain[::-1]
 

@@ -110,7 +110,7 @@ class _Walking:
         found, wrong = self.expansion.steps(rows, chosen)
         if wrong.any():
             row = int(rows_of(wrong)[0])
-            walker, instance = int(found.source[row]), found.at(row).transition.instance
+            walker, instance = int(found.source[row]), self.expansion.transitions[found.at(row).number].instance
             self.choices.pop()  # it is the step that goes wrong
             return self._violation(walker, self.blame.step(rows[walker], instance), instance), rows
         self.watch.steps(found, depth)

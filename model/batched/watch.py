@@ -50,6 +50,6 @@ class Watch:
     def steps(self, steps: Steps, depth: int) -> None:
         """Steps from states of this depth, as effects left them."""
         for c in steps.columns:
-            name = c.transition.instance.event.name
+            name = self.expansion.transitions[c.number].instance.event.name
             if name not in self.fired and not steps.after[:, c.start : c.end].equal(steps.before[:, c.start : c.end]):
                 self.fired[name] = depth + 1
