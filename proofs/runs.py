@@ -6,21 +6,25 @@ same violation: of the same statement, by the same event.
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from kvspec.model.concrete import ABSENT, NotEnabled, State, Structure, fire, initial
+from kvspec.model.concrete import State, initial
+from kvspec.model.exploring.instances import instances_of
+from kvspec.model.exploring.outcome import States
+from kvspec.model.exploring.plain import Search as Exploration
+from kvspec.model.exploring.plain import Stepper, Taken, Wrong
+from kvspec.model.exploring.quotient import Quotient
 from kvspec.proofs.confirm import violated
 from kvspec.proofs.decode import Decoded
 from kvspec.proofs.obligations import Obligation
 from kvspec.spec.language.chapter import Chapter
-from kvspec.spec.language.terms import AnySort, MapSort, SetSort, Term
+from kvspec.spec.language.terms import Term
 from kvspec.spec.language.traced import TracedEvent
 
 Step = tuple[TracedEvent, tuple[Any, ...]]
+LARGEST_SET: Final = 2
+"""Members of a set that an event is tried with."""
 
 
 @dataclass(frozen=True)
@@ -41,104 +45,69 @@ class Search:
     """Every state that can be reached in these sorts was seen."""
 
 
-def freeze(value: Any) -> Any:
-    """A value as something that can be compared and hashed."""
-    if isinstance(value, dict):
-        return frozenset((k, freeze(v)) for k, v in value.items())
-    return frozenset(value) if isinstance(value, set) else value
-
-
-def arguments(event: TracedEvent, structure: Structure) -> Iterator[tuple[Any, ...]]:
-    """All arguments of an event; sets of up to two members only."""
-    choices = []
-    for parameter in event.parameters:
-        sort = parameter.sort
-        if isinstance(sort, SetSort):
-            members = list(structure.tuples(sort.elements))
-            bare = [m[0] if len(m) == 1 else m for m in members]
-            choices.append([frozenset(c) for n in (0, 1, 2) for c in itertools.combinations(bare, n)])
-        else:
-            choices.append(list(structure.elements(sort)))  # type: ignore[arg-type]
-    yield from itertools.product(*choices)
-
-
 def search(chapter: Chapter, obligation: Obligation, situation: Decoded, budget: int) -> Search:
-    """Look for a run that ends in this violation, trying at most so many steps."""
+    """Look for a run that ends in this violation, trying about so many steps."""
     if obligation.row == "init":
         return Search(Run((), situation), 0, True)
-    return _Searcher(chapter, obligation, situation, budget).search()
+    structure, own = situation.structure, obligation.event
+    events = [own if own is not None and own.name == n else chapter.event(n) for n in chapter.event_names]
+    tried = [i for event in events for i in instances_of(event, structure, LARGEST_SET)]
+    # What no init sets is arbitrary, so it may as well be what the counterexample has.
+    start = {**situation.state, **initial(chapter, structure)}
+    sought = _Sought(obligation, situation)
+    stepper = _Stepper(chapter, structure, tried)
+    found = Exploration(Quotient(chapter, structure, States.FULL), stepper, sought, start)
+    found.run(budget // max(len(tried), 1))
+    depth = max(len(found.levels) - 1, 0)
+    if found.wrong is None:
+        return Search(None, depth, found.complete)
+    _, steps = found.wrong
+    run = Run(tuple((t.event, t.instance.args) for t in steps), sought.situation(start, steps))
+    return Search(run, len(steps), False)
 
 
-class _Searcher:
-    def __init__(self, chapter: Chapter, obligation: Obligation, situation: Decoded, budget: int) -> None:
-        self.chapter, self.obligation = chapter, obligation
+class _Stepper(Stepper):
+    """A solver leaves open what a static function says of what it does not look at: there nothing can be done."""
+
+    unknown = (TypeError, KeyError)
+
+
+class _Sought:
+    """The violation that is looked for: of this statement, by this event; nothing else is wrong here."""
+
+    def __init__(self, obligation: Obligation, situation: Decoded) -> None:
+        self.obligation = obligation
         fixed = {p: v for p, v in situation.values.items() if p in obligation.constants}
-        self.situation = replace(situation, values=fixed)  # a run may go wrong for other values of the variables
-        self.structure, self.budget = situation.structure, budget
-        own = obligation.event
-        names = chapter.event_names
-        self.events = [own if own is not None and own.name == n else chapter.event(n) for n in names]
+        self._given = replace(situation, values=fixed)  # a run may go wrong for other values of the variables
 
-    def search(self) -> Search:
-        # What no init sets is arbitrary, so it may as well be what the counterexample has.
-        start = {**self.situation.state, **initial(self.chapter, self.structure)}
-        queue: deque[tuple[State, tuple[Step, ...]]] = deque([(start, ())])
-        seen = {freeze(start)}
-        while queue:
-            state, steps = queue.popleft()
-            for event, args, after in self._steps(state):
-                bad = self._bad(state, event, args, after)
-                if bad is not None:
-                    return Search(Run((*steps, (event, args)), bad), len(steps) + 1, False)
-                key = freeze(after)
-                if key not in seen:
-                    seen.add(key)
-                    queue.append((after, (*steps, (event, args))))
-            if self.budget <= 0:
-                return Search(None, len(steps), False)
-        return Search(None, len(steps), True)
+    def start(self, state: State) -> Wrong | None:
+        return None
 
-    def _steps(self, state: State) -> Iterator[tuple[TracedEvent, tuple[Any, ...], State]]:
-        for event in self.events:
-            for args in arguments(event, self.structure):
-                self.budget -= 1
-                try:
-                    after = fire(event, self.structure, state, args)
-                except (NotEnabled, TypeError, KeyError):
-                    continue
-                if self._inside(event, after):
-                    yield event, args, after
+    def state(self, state: State) -> Wrong | None:
+        return self._wrong(self._at(state), state) if self.obligation.event is None else None
 
-    def _inside(self, event: TracedEvent, after: State) -> bool:
-        """No position has left the carrier."""
-        return all(self._known(after[p], self.chapter.variables[p].sort) for p in {e.path for e in event.effects})
+    def call(self, taken: Taken) -> Wrong | None:
+        return None
 
-    def _known(self, value: Any, sort: AnySort) -> bool:
-        if value is ABSENT:
-            return True
-        if isinstance(sort, MapSort):
-            return all(self._known(v, sort.value) for v in value.values())
-        if isinstance(sort, SetSort):
-            first = sort.elements[0]
-            return len(sort.elements) > 1 or first.kind != "variant" or all(self._known(v, first) for v in value)
-        if sort.kind == "variant":
-            return all(map(self._known, value.fields, sort.fields(value.case)))
-        return sort.kind != "position" or value < len(self.structure.carriers[sort.name])
+    def step(self, taken: Taken) -> Wrong | None:
+        return self._wrong(self._by(taken), taken.after) if taken.event is self.obligation.event else None
 
-    def _bad(self, state: State, event: TracedEvent, args: tuple[Any, ...], after: State) -> Decoded | None:
-        """The situation, if the step is of the kind that is looked for."""
-        o = self.obligation
-        if o.event is None:
-            here = replace(self.situation, state=after)
-            return here if self._violated(here, after) else None
-        if event is not o.event:
-            return None
-        values: dict[Term, Any] = {**self.situation.values, **dict(zip(event.parameters, args, strict=True))}
-        here = replace(self.situation, state=state, values=values)
-        return here if self._violated(here, after) else None
+    def situation(self, start: State, run: tuple[Taken, ...]) -> Decoded:
+        """Where the last step of the run goes wrong: before it or, for a statement about states, after it."""
+        if self.obligation.event is not None:
+            return self._by(run[-1])
+        return self._at(run[-1].after if run else start)
 
-    def _violated(self, here: Decoded, after: State) -> bool:
+    def _at(self, state: State) -> Decoded:
+        return replace(self._given, state=state)
+
+    def _by(self, taken: Taken) -> Decoded:
+        values: dict[Term, Any] = {**self._given.values, **taken.values}
+        return replace(self._given, state=taken.before, values=values)
+
+    def _wrong(self, here: Decoded, after: State) -> Wrong | None:
         try:
-            return violated(self.obligation, here, after)
+            found = violated(self.obligation, here, after)
         except (TypeError, KeyError):
-            return False
+            return None
+        return Wrong(self.obligation.kind, self.obligation.id, self.obligation.sentence) if found else None

@@ -40,19 +40,20 @@ def instances(chapter: Chapter, structure: Structure) -> list[Instance]:
     Raises:
         TooManyInstances: an event has more than `MOST_INSTANCES`.
     """
-    found = []
+    found: list[Instance] = []
     for name in chapter.event_names:
         event = chapter.event(name)
-        found += [Instance(event, args) for args in _arguments(event, structure)]
+        count = math.prod(_how_many(p.sort, structure) for p in event.parameters)
+        if count > MOST_INSTANCES:
+            raise TooManyInstances(event.name, count)
+        found += instances_of(event, structure)
     return found
 
 
-def _arguments(event: TracedEvent, structure: Structure) -> Iterator[tuple[Any, ...]]:
-    sorts = [p.sort for p in event.parameters]
-    count = math.prod(_how_many(s, structure) for s in sorts)
-    if count > MOST_INSTANCES:
-        raise TooManyInstances(event.name, count)
-    return itertools.product(*(list(values_of(s, structure)) for s in sorts))
+def instances_of(event: TracedEvent, structure: Structure, largest: int | None = None) -> Iterator[Instance]:
+    """An event with all arguments; sets of at most so many members."""
+    choices = [list(values_of(p.sort, structure, largest)) for p in event.parameters]
+    return (Instance(event, args) for args in itertools.product(*choices))
 
 
 def _how_many(sort: AnySort, structure: Structure) -> int:
@@ -62,11 +63,11 @@ def _how_many(sort: AnySort, structure: Structure) -> int:
     return len(list(structure.elements(sort)))
 
 
-def values_of(sort: AnySort, structure: Structure) -> Iterator[Any]:
-    """All values of a scalar or set sort; the sets from the smallest on."""
+def values_of(sort: AnySort, structure: Structure, largest: int | None = None) -> Iterator[Any]:
+    """All values of a scalar or set sort; the sets from the smallest on, with at most so many members."""
     if isinstance(sort, SetSort):
         members = [bare(m) for m in structure.tuples(sort.elements)]
-        for size in range(len(members) + 1):
+        for size in range(min(len(members), len(members) if largest is None else largest) + 1):
             yield from map(frozenset, itertools.combinations(members, size))
     else:
         assert isinstance(sort, Sort)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kvspec.model.concrete import NotEnabled, State, Structure, evaluate, fire
 from kvspec.model.exploring.cells import Packed
-from kvspec.model.exploring.coverage import START, goals, step_theorems
+from kvspec.model.exploring.coverage import START, Goal, goals, step_theorems
 from kvspec.model.exploring.cutoff import covers
 from kvspec.model.exploring.instances import Inside, Instance, instances, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
@@ -40,11 +40,14 @@ class Taken:
 
 
 class Stepper:
-    """The steps that can be taken in a state."""
+    """The steps that can be taken in a state; by default, of all instances of all events."""
 
-    def __init__(self, chapter: Chapter, structure: Structure) -> None:
+    unknown: tuple[type[Exception], ...] = ()
+    """What may come of an instance that cannot be decided; such a one is not enabled."""
+
+    def __init__(self, chapter: Chapter, structure: Structure, tried: Sequence[Instance] | None = None) -> None:
         self.structure = structure
-        self.instances = instances(chapter, structure)
+        self.instances = instances(chapter, structure) if tried is None else tried
         self.inside = Inside(chapter, structure)
 
     def enabled(self, state: State) -> Iterator[Taken]:
@@ -53,6 +56,8 @@ class Stepper:
             try:
                 after = fire(instance.event, self.structure, state, instance.args)
             except NotEnabled:
+                continue
+            except self.unknown:
                 continue
             yield Taken(instance, state, after)
 
@@ -72,6 +77,22 @@ class Wrong:
     kind: str
     name: str
     sentence: str
+
+
+class Judging(Protocol):
+    """What is asked of every state and step; each answer is the first thing that is wrong."""
+
+    def start(self, state: State) -> Wrong | None:
+        """Of the start alone."""
+
+    def state(self, state: State) -> Wrong | None:
+        """Of a state."""
+
+    def call(self, taken: Taken) -> Wrong | None:
+        """Of a step that is possible, whether or not it stays inside the scope."""
+
+    def step(self, taken: Taken) -> Wrong | None:
+        """Of a step that is taken."""
 
 
 class Judge:
@@ -143,33 +164,43 @@ def explore(
     start = start_state(chapter, structure, given)
     kept: frozenset[Path] = frozenset()
     while True:
-        search = _Search(chapter, structure, Quotient(chapter, structure, states, kept), start)
+        quotient = Quotient(chapter, structure, states, kept)
+        search = Search(quotient, Stepper(chapter, structure), Judge(chapter, structure), start, goals(chapter))
         try:
             search.run(max_states, progress)
         except _CameToLife as alive:
             kept |= alive.paths
         else:
-            return search.outcome(scope, kept)
+            return _outcome(chapter, search, scope, kept)
 
 
-class _Search:
-    """One exploration under one quotient."""
+class Search:
+    """One search, breadth first, for a state or step of which something is wrong.
 
-    def __init__(self, chapter: Chapter, structure: Structure, quotient: Quotient, start: State) -> None:
-        self.chapter, self.structure, self.quotient, self.start = chapter, structure, quotient, start
-        self.stepper, self.judge = Stepper(chapter, structure), Judge(chapter, structure)
-        self.open_goals = {g.name: g for g in goals(chapter)}
+    Attributes:
+        wrong: what is wrong, and the steps to it from the start, if anything was found.
+        levels: how many states are first reached after 0, 1, 2, ... steps.
+        complete: every state was seen, and nothing is wrong.
+    """
+
+    def __init__(
+        self, quotient: Quotient, stepper: Stepper, judge: Judging, start: State, wanted: Iterable[Goal] = ()
+    ) -> None:
+        self.quotient, self.stepper, self.judge, self.start = quotient, stepper, judge, start
+        self.structure = stepper.structure
+        self.open_goals = {g.name: g for g in wanted}
         self.reached: dict[str, int] = {}
         self.fired: dict[str, int] = {}
         self.parents: dict[Packed, tuple[Packed, str] | None] = {}
         self.levels: list[int] = []
         self.generated = 0
         self.complete = False
-        self.wrong: tuple[Wrong, tuple[Step, ...]] | None = None
+        self.wrong: tuple[Wrong, tuple[Taken, ...]] | None = None
 
     # -- level by level ------------------------------------------------------------------------------------------
 
-    def run(self, max_states: int, progress: Progress | None) -> None:
+    def run(self, max_states: int, progress: Progress | None = None) -> None:
+        """Search until something is wrong, or there are more states than that."""
         first = self.quotient.representative(self.quotient.cells.pack(self.start))
         level = [first] if self._enter(first, None) else []
         self._meet(START, self.start, {}, 0)
@@ -245,21 +276,19 @@ class _Search:
         if self.wrong is None:
             self.wrong = wrong, self._run(packed, wrong, event)
 
-    def _run(self, packed: Packed, wrong: Wrong, event: str | None) -> tuple[Step, ...]:
+    def _run(self, packed: Packed, wrong: Wrong, event: str | None) -> tuple[Taken, ...]:
         """The way to a state as a run of the chapter itself, whatever states stand for it here."""
         chain: list[tuple[str, Packed]] = []
         at = packed
         while (parent := self.parents[at]) is not None:
             chain.append((parent[1], at))
             at = parent[0]
-        state, run = self.start, list[Step]()
+        state, run = self.start, list[Taken]()
         for name, target in reversed(chain):
-            taken = next(t for t in self._of(name, self.stepper.steps(state)) if self._leads_to(t, target))
-            state = taken.after
-            run.append(Step(name, taken.instance.args))
+            run.append(next(t for t in self._of(name, self.stepper.steps(state)) if self._leads_to(t, target)))
+            state = run[-1].after
         if event is not None:
-            last = next(t for t in self._of(event, self.stepper.enabled(state)) if self._is_wrong(t, wrong))
-            run.append(Step(event, last.instance.args))
+            run.append(next(t for t in self._of(event, self.stepper.enabled(state)) if self._is_wrong(t, wrong)))
         return tuple(run)
 
     def _of(self, name: str, steps: Iterator[Taken]) -> Iterator[Taken]:
@@ -269,28 +298,30 @@ class _Search:
         return self.quotient.representative(self.quotient.cells.pack(taken.after)) == target
 
     def _is_wrong(self, taken: Taken, wrong: Wrong) -> bool:
-        return (self.judge.call(taken) if wrong.kind == "call" else self.judge.step(taken)) == wrong
+        return wrong in (self.judge.call(taken), self.judge.step(taken))
 
-    def outcome(self, scope: str, kept: frozenset[Path]) -> Outcome:
-        violation = None
-        if self.wrong is not None:
-            wrong, run = self.wrong
-            violation = Violation(wrong.kind, wrong.name, wrong.sentence, run)
-        quotient = self.quotient
-        return Outcome(
-            scope=scope,
-            states=quotient.states,
-            distinct=len(self.parents),
-            generated=self.generated,
-            depth=max(len(self.levels) - 1, 0),
-            levels=tuple(self.levels) or (1,),
-            complete=self.complete,
-            violation=violation,
-            fired=self.fired,
-            reached=self.reached,
-            cleared=quotient.cleared,
-            kept=tuple(sorted(".".join(p) for p in kept)),
-            renamed=quotient.renamed,
-            unchanged=quotient.unchanged,
-            covers=covers(self.chapter, quotient, self.parents) if self.complete else None,
-        )
+
+def _outcome(chapter: Chapter, search: Search, scope: str, kept: frozenset[Path]) -> Outcome:
+    violation = None
+    if search.wrong is not None:
+        wrong, run = search.wrong
+        steps = tuple(Step(t.event.name, t.instance.args) for t in run)
+        violation = Violation(wrong.kind, wrong.name, wrong.sentence, steps)
+    quotient = search.quotient
+    return Outcome(
+        scope=scope,
+        states=quotient.states,
+        distinct=len(search.parents),
+        generated=search.generated,
+        depth=max(len(search.levels) - 1, 0),
+        levels=tuple(search.levels) or (1,),
+        complete=search.complete,
+        violation=violation,
+        fired=search.fired,
+        reached=search.reached,
+        cleared=quotient.cleared,
+        kept=tuple(sorted(".".join(p) for p in kept)),
+        renamed=quotient.renamed,
+        unchanged=quotient.unchanged,
+        covers=covers(chapter, quotient, search.parents) if search.complete else None,
+    )
