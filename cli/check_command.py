@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from kvspec.cli.output import (
 from kvspec.cli.prove_command import BRIEF_HELP, ProofRun
 
 if TYPE_CHECKING:
+    from kvspec.model.exploring.outcome import Outcome
     from kvspec.model.workload import Request
 
 REQUESTS = 200
@@ -41,14 +43,15 @@ def check(
         typer.Option(metavar="FILE", help="Replay the first requests of this trace, too.", show_default=False),
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help=BRIEF_HELP)] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Two solvers, larger scopes, all mutants again.")] = False,
     json: JsonOption = None,
     junit: JunitOption = None,
     force: ForceOption = False,
 ) -> Exit:
-    """Prove the spec and replay a workload on the torch manager."""
+    """Prove and explore the spec, check its manifest, judge the managers of kvspec by it."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
     all_different(json_file, junit_file)
-    job = _Job(trace, brief)
+    job = _Job(trace, brief, deep)
 
     def finish(complete: bool) -> None:
         code = job.exit(complete)
@@ -62,17 +65,21 @@ def check(
     return job.exit(True)
 
 
+_WORDS = {Exit.HOLDS: "hold", Exit.VIOLATED: "violated", Exit.UNKNOWN: "unknown"}
+
+
 class _Job:
     """The parts of the main job, and what has come out of them so far."""
 
-    def __init__(self, trace: Path | None, brief: bool = False) -> None:
+    def __init__(self, trace: Path | None, brief: bool = False, deep: bool = False) -> None:
         from kvspec.cli.replay_command import read_workload
         from kvspec.proofs.campaign import chapters
 
         self.began = time.perf_counter()
         self.out = console()
-        self.brief = brief
-        self.proofs = ProofRun(list(chapters()), ("z3",))
+        self.brief, self.deep = brief, deep
+        self.proofs = ProofRun(list(chapters()), ("z3", "cvc5") if deep else ("z3",))
+        self.outcomes: dict[str, list[Outcome]] = {}
         self.parts: list[dict[str, object]] = []
         self.cases: list[Case] = []
         self._exits: list[Exit] = []
@@ -83,10 +90,62 @@ class _Job:
         self.proofs.prove()
         self.proofs.show(True, brief=self.brief)
         self._exits.append(self.proofs.exit(True))
+        self._explore()
+        self._manifest()
+        if self.deep:
+            self._mutate()
         for target in TARGETS:
             self._conform(target)
         for name, blocks, requests in self._workloads:
             self._replay(name, blocks, requests)
+
+    def _explore(self) -> None:
+        """Every chapter in its scopes: no statement broken, and everything met that has to be met."""
+        from kvspec.cli.exploring import explore_scopes, told
+        from kvspec.proofs.manifest.scopes import DEEP, SCOPES
+
+        tables = [SCOPES, DEEP] if self.deep else [SCOPES]
+        self.out.print("\nexplore every chapter in small scopes", style="bold")
+        with progress("scopes", sum(len(texts) for table in tables for texts in table.values())) as bar:
+            for name in SCOPES:
+                self.outcomes[name] = explore_scopes(name, tables, lambda o: bar.advance(1, o.scope))
+        for name, outcomes in self.outcomes.items():
+            verdict, line, missing = told(name, outcomes)
+            self.out.print(line, markup=False, style=None if verdict == "holds" else "red")
+            scopes: list[dict[str, object]] = [
+                {"scope": o.scope, "distinct": o.distinct, "generated": o.generated, "depth": o.depth} for o in outcomes
+            ]
+            self._add("explore", name, exit_for([verdict]), {"verdict": verdict, "scopes": scopes, "missing": missing})
+            self.cases.append(Case("kvspec explore", name, 0.0, verdict, "" if verdict == "holds" else line))
+
+    def _manifest(self) -> None:
+        """What is written down of every chapter fits the text, and what has run."""
+        from kvspec.proofs.manifest.check import Seen, findings
+
+        seen = {
+            name: Seen([r for r in self.proofs.results if r.chapter == name], self.outcomes.get(name, []))
+            for name in self.proofs.chapters
+        }
+        found = findings(seen)
+        self.out.print("\nmanifest: what every verdict stands on", style="bold")
+        for finding in found:
+            self.out.print(f"  {finding}", style="red", markup=False)
+        if not found:
+            self.out.print("  it fits the text and what has run")
+        body: list[object] = [{"kind": f.kind, "chapter": f.chapter, "what": f.what} for f in found]
+        verdict = "holds" if not found else "violated" if any(f.kind == "changed" for f in found) else "unknown"
+        self._add("manifest", "of the spec", exit_for([verdict]), {"verdict": verdict, "findings": body})
+        self.cases.append(Case("kvspec manifest", "spec", 0.0, verdict, "; ".join(map(str, found))))
+
+    def _mutate(self) -> None:
+        from kvspec.cli.mutate_command import NOTEBOOK, MutationRun
+        from kvspec.spec import CHAPTERS
+
+        run = MutationRun(list(CHAPTERS), NOTEBOOK, again=True)
+        run.run(os.cpu_count() or 1)
+        self.out.print("\nmutants of every chapter", style="bold")
+        run.show(True, each=False)
+        self._add("mutants", "of the spec", run.exit(True), run.as_json())
 
     def _conform(self, target: str) -> None:
         from kvspec.cli.conform_command import conform_cases, print_conform
@@ -135,7 +194,12 @@ class _Job:
         parts = [f"{proved} of {counted(len(self.proofs.results), 'obligation')} proved (proofs unbounded)"]
         for part in self.parts:
             word = {0: "holds", 1: "violated"}.get(int(str(part["exit"])), "unknown")
-            parts.append(f"{part['part']} {part['name']} {word} (sampled)")
+            if str(part["part"]) in ("conform", "replay"):
+                parts.append(f"{part['part']} {part['name']} {word} (sampled)")
+        for kind, what in (("explore", "explorations (in small scopes)"), ("manifest", "manifest"), ("mutants", "mutants")):
+            exits = [Exit(int(str(part["exit"]))) for part in self.parts if part["part"] == kind]
+            if exits:
+                parts.insert(1, f"{what} {_WORDS[worst(exits)]}")
         head = "check" if complete else "check (interrupted)"
         self.out.print(f"\n{head}: {'; '.join(parts)}; {time.perf_counter() - self.began:.0f} s", style="bold")
         self.proofs.show_open(self.out)

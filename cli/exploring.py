@@ -46,3 +46,25 @@ def explore_scopes(
         each(outcome)
         found.append(outcome)
     return found
+
+
+def told(name: str, outcomes: Sequence[Outcome]) -> tuple[str, str, list[str]]:
+    """The verdict on a chapter's explorations, a line that says it, and what was met in none of them."""
+    from kvspec.cli.explore_command import coverage
+    from kvspec.cli.output import counted
+    from kvspec.spec import load
+
+    fired = {event: depth for o in outcomes for event, depth in o.fired.items()}
+    met = {goal: depth for o in outcomes for goal, depth in o.reached.items()}
+    missing = coverage(load(name), fired, met).missing
+    states = sum(o.distinct for o in outcomes)
+    head = f"{name:<14}{counted(len(outcomes), 'scope')}, {states:,} classes of states"
+    for o in outcomes:
+        if o.violation is not None:
+            run = ", ".join(map(str, o.violation.run)) or "the start"
+            return "violated", f"✗ {head}: {o.violation.name} is violated in {o.scope}: {run}", missing
+    if not all(o.complete for o in outcomes):
+        return "unknown", f"? {head}: not all of them, the budget is spent", missing
+    if missing:
+        return "vacuous", f"∅ {head}: never met: {', '.join(missing)}", missing
+    return "holds", f"✓ {head}, nothing violated; every event, premise and witness is met", missing

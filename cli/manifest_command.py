@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvspec.cli.errors import fail_input
+from kvspec.cli.mutate_command import NOTEBOOK, MutationRun, spec_chapters
 from kvspec.cli.options import ForceOption, JsonOption
 from kvspec.cli.output import Exit, JsonFile, console, counted, on_interrupt, progress, worst
-from kvspec.cli.mutate_command import NOTEBOOK, MutationRun, spec_chapters
 from kvspec.cli.prove_command import CHAPTERS_HELP, ProofRun
 
 if TYPE_CHECKING:

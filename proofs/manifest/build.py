@@ -29,7 +29,7 @@ from kvspec.spec.language.digest import digest
 from kvspec.spec.language.terms import subterms
 from kvspec.spec.language.traced import Statement
 
-LIGHT, MEDIUM = 1_000, 10_000
+LIGHT, MEDIUM = 20_000, 200_000
 KILLERS = 3
 NUMBERS = "numbers"
 """The scope of a chapter without state: some numbers."""

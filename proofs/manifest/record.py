@@ -21,8 +21,8 @@ class ObligationEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         verdict: proved, and nothing else in a manifest that is to be accepted.
         scope: unbounded, or the finite model that shows that something can happen.
         solvers: who proved it.
-        effort: how hard that was, by the first solver's own count of steps: ``light`` (below 10,000 steps), ``medium``
-            (below 100,000), ``heavy``; ``model`` if a finite model shows it. No clock is read, so it is the same on
+        effort: how hard that was, by the first solver's own count of steps: ``light`` (below 20,000 steps), ``medium``
+            (below 200,000), ``heavy``; ``model`` if a finite model shows it. No clock is read, so it is the same on
             every machine.
         shape: the alternation of quantifiers in the goal, as the solver gets it negated.
     """

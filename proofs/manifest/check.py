@@ -1,0 +1,54 @@
+"""The manifests of all chapters against the text and against one run of the main job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvspec.model.exploring.outcome import Outcome
+from kvspec.proofs.manifest.compare import (
+    STALE,
+    Finding,
+    accepted,
+    of_itself,
+    of_outcomes,
+    of_reasons,
+    of_results,
+    of_text,
+)
+from kvspec.proofs.manifest.record import FOLDER, Record, load_record
+from kvspec.proofs.manifest.scopes import SCOPES
+from kvspec.proofs.verdicts import Result
+from kvspec.spec import CHAPTERS
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What ran of one chapter."""
+
+    results: Sequence[Result]
+    outcomes: Sequence[Outcome] = ()
+
+
+def findings(seen: Mapping[str, Seen], folder: Path = FOLDER) -> list[Finding]:
+    """Everything that does not fit, chapter by chapter; nothing if all does.
+
+    Raises:
+        ManifestError: a manifest or the reasons cannot be read.
+    """
+    reasons = accepted(folder)
+    records: list[Record] = []
+    found: list[Finding] = []
+    for name in (n for n in seen if n in CHAPTERS):
+        record = load_record(name, folder)
+        if record is None:
+            found.append(Finding(STALE, name, "manifest: there is none (kvspec manifest --update)"))
+            continue
+        records.append(record)
+        found += of_results(record, seen[name].results)
+        found += of_text(record)
+        found += of_itself(record, reasons)
+        # Larger scopes than those of the manifest are explored on request; they are nobody's promise.
+        found += of_outcomes(record, seen[name].outcomes[: len(SCOPES.get(name, ()))])
+    return found + list(of_reasons(records, reasons))
