@@ -30,7 +30,8 @@ def covers(chapter: Chapter, quotient: Quotient, states: Iterable[Packed]) -> st
         return None
     if any(spare(quotient, start, packed) < spoken for packed in (start, *others)):
         return None
-    return f"every larger pool: in each state at least {spoken} blocks are spare, and nothing speaks of more at a time"
+    blocks = "one block" if spoken == 1 else f"{spoken} blocks"
+    return f"every larger pool: nothing speaks of more than {blocks} at a time, and so many are spare in each state"
 
 
 def _pool(quotient: Quotient) -> tuple[object, ...]:

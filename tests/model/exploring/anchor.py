@@ -1,1 +1,0 @@
-../../pools/anchor.py
