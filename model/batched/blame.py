@@ -18,6 +18,12 @@ class ReadingsDisagree(AssertionError):
     """The batched reading found something wrong that the concrete one does not: an error of kvspec itself."""
 
 
+class _Steps(Stepper):
+    """Steps of a specification that may have a fault: where something cannot be evaluated, it is not what was found."""
+
+    unknown = (AttributeError, KeyError, TypeError)
+
+
 class Blame:
     """Names what is wrong.
 
@@ -25,7 +31,7 @@ class Blame:
     """
 
     def __init__(self, chapter: Chapter, structure: Structure, layout: Layout) -> None:
-        self.stepper, self.judge, self.layout = Stepper(chapter, structure), Judge(chapter, structure), layout
+        self.stepper, self.judge, self.layout = _Steps(chapter, structure), Judge(chapter, structure), layout
 
     def decoded(self, row: Tensor) -> State:
         return self.layout.decode(row.unsqueeze(0))[0]
