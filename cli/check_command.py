@@ -65,6 +65,8 @@ def check(
     return job.exit(True)
 
 
+_WHOLE = {"mutants": "mutants", "manifest": "manifest", "explore": "explorations (exhaustive in small scopes)"}
+"""Parts that are told as one, with what they are called then."""
 _WORDS = {Exit.HOLDS: "hold", Exit.VIOLATED: "violated", Exit.UNKNOWN: "unknown"}
 
 
@@ -196,7 +198,7 @@ class _Job:
             word = {0: "holds", 1: "violated"}.get(int(str(part["exit"])), "unknown")
             if str(part["part"]) in ("conform", "replay"):
                 parts.append(f"{part['part']} {part['name']} {word} (sampled)")
-        for kind, what in (("explore", "explorations (in small scopes)"), ("manifest", "manifest"), ("mutants", "mutants")):
+        for kind, what in _WHOLE.items():
             exits = [Exit(int(str(part["exit"]))) for part in self.parts if part["part"] == kind]
             if exits:
                 parts.insert(1, f"{what} {_WORDS[worst(exits)]}")

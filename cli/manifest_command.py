@@ -122,8 +122,8 @@ class ManifestRun:
         for finding in findings:
             out.print(str(finding), style="yellow", markup=False)
         self.proofs.show_open(out)
-        end = "written" if update and count else "nothing to write" if update else "kvspec manifest --update writes them"
-        told = f"{counted(count, 'change')}{f' ({end})' if count or update else ''}, {counted(len(findings), 'finding')}"
+        end = "" if not count else " (written)" if update else " (kvspec manifest --update writes them)"
+        told = f"{counted(count, 'change')}{end}, {counted(len(findings), 'finding')}"
         out.print(f"manifest: {told}; {time.perf_counter() - self.began:.0f} s", style="bold")
 
     def write(self) -> None:

@@ -130,14 +130,15 @@ class ChapterObligations:
             )  # fmt: skip
         for s in self._said_after(START):
             yield Obligation(
-                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, s.term, frozenset(),
+                f"{self.name}.init/{s.name}", self.name, "init", s.name, s.sentence, s.where, axioms, s.term,
+                frozenset(),
             )  # fmt: skip
 
     def _not_empty(self, s: Statement) -> Obligation:
         hypotheses = (*((a.name, a.term) for a in self.chapter.axioms), (f"{s.name} is false", T.neg(s.term)))
         return Obligation(
-            f"{self.name}.can_fail/{s.name}", self.name, "can_fail", s.name, f"it says something: {s.sentence}", s.where,
-            hypotheses, T.FALSE, frozenset(), kind="possible",
+            f"{self.name}.can_fail/{s.name}", self.name, "can_fail", s.name, f"it says something: {s.sentence}",
+            s.where, hypotheses, T.FALSE, frozenset(), kind="possible",
         )  # fmt: skip
 
     def _said_after(self, row: str) -> list[Statement]:

@@ -72,7 +72,7 @@ class StatementEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EventEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An event: the fingerprint of what its verdicts rest on, and the first run in which it fires and changes something."""
+    """An event: the fingerprint of what its verdicts rest on, and a run in which it happens and changes something."""
 
     name: str
     key: str
