@@ -21,6 +21,7 @@ def demands(event: TracedEvent) -> Term:
         found += [T.implies(T.conj(known), d) for d in _needs(requirement.term)]
         known.append(requirement.term)
     for effect in event.effects:
+        found += [T.implies(T.conj(known), d) for d in _needs(effect.condition)]
         here = T.conj((*known, effect.condition))
         found += [T.implies(here, d) for t in (*effect.keys, *effect.args) for d in _needs(t)]
     return T.conj(found)

@@ -54,11 +54,10 @@ class Campaign:
     ) -> None:
         self._on_fates = on_fates
         self.ids = {name: tuple(known_ids(name)) for name in chapters}
-        valid = {(f.id, f.key) for f in remembered}
-        by_id = {f.id: f for f in remembered}
+        valid = {(f.id, f.key): f for f in remembered}
         self.fates: dict[str, Fate] = {}
         for ids in self.ids.values():
-            self.fates |= {id: by_id[id] for id, rests_on in ids_with_keys(ids) if (id, rests_on) in valid}
+            self.fates |= {id: valid[id, rests_on] for id, rests_on in ids_with_keys(ids) if (id, rests_on) in valid}
 
     @property
     def total(self) -> int:

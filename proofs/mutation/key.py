@@ -42,7 +42,8 @@ def keys_of(chapter: Chapter) -> dict[str, str]:
         loops = [_loop(loop) for loop, _ in chapter.loops if loop.step == row]
         keys[row] = joined((row_content(chapter, row), assumed, *said, *loops, *solvers(), str(GENERATION)))
     stated = digest(s.term for s in theorems if s.after is None)
-    return keys | dict.fromkeys((*chapter.functions, "theorem"), stated)
+    proved = joined((stated, assumed, *solvers(), str(GENERATION)))
+    return keys | {"theorem": stated} | dict.fromkeys(chapter.functions, proved)
 
 
 def _said(chapter: Chapter, s: Statement) -> str:

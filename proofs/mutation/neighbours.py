@@ -54,9 +54,8 @@ def _weaker(term: Term) -> Iterator[Neighbour]:
 
 def results(term: Term) -> Iterator[Neighbour]:
     """What a function could compute by mistake."""
-    yield ("off-by-one", _more(term)) if term.sort == NAT else ("negate", T.neg(term))
-    yield from _everywhere(term, _one_off)
-    yield from _everywhere(term, _other_operator)
+    whole = ("off-by-one", _more(term)) if term.sort == NAT else ("negate", T.neg(term))
+    yield from dict.fromkeys([whole, *_everywhere(term, _one_off), *_everywhere(term, _other_operator)])
 
 
 _OTHER = {"add": "sub", "sub": "add", "mul": "add", "div": "mod", "mod": "div"}

@@ -43,5 +43,7 @@ def _node(term: Term, numbers: dict[Term, int], memo: dict[tuple[Term, tuple[int
         first = 1 + max((numbers[v] for v in term.free), default=-1)
         numbers = {v: numbers[v] for v in term.free} | {v: first + n for n, v in enumerate(term.data)}
         data = tuple(v.sort for v in term.data)
+        if term.free and not term.args[0].free.issuperset(term.data):
+            data = (*data, first)  # a rule that does not look at its variable must not pass for one that does
     parts = [f"{term.op} {term.sort} {data}".encode(), *(_digest(a, numbers, memo) for a in term.args)]
     return hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in parts)).digest()
