@@ -36,6 +36,13 @@ class Blame:
     def decoded(self, row: Tensor) -> State:
         return self.layout.decode(row.unsqueeze(0))[0]
 
+    def start(self, state: State) -> Wrong:
+        """The theorem that is false of the start."""
+        wrong = self.judge.start(state)
+        if wrong is None:
+            raise ReadingsDisagree("every theorem about the start holds")
+        return wrong
+
     def state(self, row: Tensor) -> Wrong:
         """The statement that is false in a state."""
         wrong = self.judge.state(self.decoded(row))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NoReturn
 
 import torch
@@ -23,7 +24,8 @@ from kvspec.model.batched.storage import Storage
 from kvspec.model.batched.threads import one_thread
 from kvspec.model.batched.transitions import Compiler, bad_state
 from kvspec.model.batched.watch import Watch
-from kvspec.model.concrete import Structure
+from kvspec.model.concrete import Structure, evaluate
+from kvspec.model.exploring.coverage import START
 from kvspec.model.exploring.cutoff import covers
 from kvspec.model.exploring.instances import Instance, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
@@ -34,6 +36,8 @@ from kvspec.spec.language.terms import Path
 
 BATCH: Final = 1 << 17
 """States that are expanded at once; their planes stay in the caches of one core."""
+STEPS: Final = 1 << 20
+"""Steps that are taken at once, about; what they take in memory is a few times their rows."""
 MEMORY: Final = 4 << 30
 LARGEST: Final = 1 << 30
 """More states than that are never asked for: they are numbered with 32 bits."""
@@ -127,7 +131,7 @@ class _Search:
         self.expansion = Expansion(compiled, [bad, compiled.forbidden], device)
         self.clearing = None if quotient.alive is None else Clearing(self.expansion, quotient.alive)
         self.watch = Watch(chapter, self.expansion, structure, explorer.start)
-        self.blame = Blame(chapter, structure, self.layout)
+        self.start_theorems = compiler.theorems[START]
         self.forms = None if quotient.forms is None else Forms(self.expansion, quotient)
         self.seen = Seen(Storage(self.layout.words, device, explorer.memory), device, explorer.hash_of)
         self.parents = Storage(1, device, explorer.memory)
@@ -142,19 +146,25 @@ class _Search:
         first = self.quotient.representative(self.quotient.cells.pack(self.explorer.start))
         self.seen.add(self.layout.rows([first]).to(self.device))
         self.parents.append(torch.full((1, 1), -1, dtype=torch.int64, device=self.device))
-        wrong = self.blame.judge.start(self.explorer.start)
-        if wrong is not None:
-            self.found = _Found(0, wrong, None)
+        if not all(evaluate(t.term, self.explorer.structure, self.explorer.start) for t in self.start_theorems):
+            self.found = _Found(0, self.blame.start(self.explorer.start), None)
         start, end = 0, 1
         while start < end and self.found is None:
             self.levels.append(end - start)
-            for at in range(start, end, self.explorer.batch):
-                ended = self._expand(at, min(end, at + self.explorer.batch))
+            while start < end:
+                until = min(end, start + self._batch(start))
+                ended = self._expand(start, until)
                 self._tell()
                 if ended or len(self.seen) > self.explorer.max_states:
                     return
-            start, end = end, len(self.seen)
+                start = until
+            end = len(self.seen)
         self.complete = self.found is None
+
+    def _batch(self, expanded: int) -> int:
+        """How many states to expand next: no more than have so many steps together, if they are like those before."""
+        each = self.generated / expanded if expanded else len(self.expansion.transitions)
+        return max(1, min(self.explorer.batch, int(STEPS / max(each, 1))))
 
     def _tell(self) -> None:
         if self.explorer.progress is not None:
@@ -207,6 +217,10 @@ class _Search:
         self.parents.append((parents + steps.numbers(new)).unsqueeze(1))
 
     # -- what is found -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def blame(self) -> Blame:
+        return Blame(self.explorer.chapter, self.explorer.structure, self.layout)
 
     def _instance(self, transition: int) -> Instance:
         return self.expansion.transitions[transition].instance

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pools.anchor import AnchorPool, anchor
 
-from kvspec.model.batched import Explorer, OutOfRange, ReadingsDisagree
+from kvspec.model.batched import Explorer, OutOfRange, ReadingsDisagree, walk
 from kvspec.model.concrete import Structure, fire
 from kvspec.model.exploring.instances import Instance, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Violation
@@ -25,12 +25,14 @@ from kvspec.spec.language import (
     Set,
     Static,
     event,
+    false,
     init,
     invariant,
     nat,
     old,
     require,
     theorem,
+    true,
 )
 
 POOL = Chapter(AnchorPool)
@@ -228,6 +230,32 @@ def test_a_state_of_a_level_is_blamed_before_a_step_from_it() -> None:
     found = Explorer(Chapter(Race), structure, batch=1).explore().violation
     assert found is not None
     assert (found.kind, found.name, len(found.run)) == ("invariant", "never_b", 1)
+
+
+class Late(Machine):
+    """A start that is not what it is said to be."""
+
+    flag: Bool
+
+    @init
+    def start(self) -> None:
+        self.flag = false()
+
+    @event
+    def rise(self) -> None:
+        """The flag is up."""
+        self.flag = true()
+
+    @theorem("the flag is up at the start", after=start)
+    def up(self) -> Bool:
+        return self.flag
+
+
+def test_a_start_that_is_wrong_has_an_empty_run() -> None:
+    found = Explorer(Chapter(Late), Structure({})).explore()
+    assert found.violation == Violation("theorem", "up", "the flag is up at the start", ())
+    assert found.violation == explore(Chapter(Late), Structure({})).violation
+    assert walk(Chapter(Late), Structure({}), 64, 3, 0).violation == found.violation
 
 
 class Counters(Machine):
