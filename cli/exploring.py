@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kvspec.spec.language import Chapter
 
 MAX_STATES = 5_000_000
+OPERATIONS = 3_000
 
 
 def explored(chapter: Chapter, scope: Scope) -> Outcome:
@@ -31,6 +32,17 @@ def explored_if_inside(chapter: Chapter, scope: Scope) -> Outcome | None:
         return explored(chapter, scope)
     except OutOfRange:
         return None
+
+
+def judged_by(text: Chapter) -> str | None:
+    """What the torch manager is said to break by a judge who follows a text of chapter `sequences`."""
+    from kvspec.cli.targets import load_target
+    from kvspec.model.conform import ConformOptions, conform
+    from kvspec.model.operations import following
+
+    with following(text):
+        report = conform(load_target("torch"), ConformOptions(operations=OPERATIONS, shrink_seconds=0))
+    return next((f.family for f in report.families if f.verdict == "violated"), None)
 
 
 def explore_scopes(

@@ -83,6 +83,34 @@ class MutationRun:
             self._advance = bar.advance
             bar.advance(self.known)
             self.campaign.run(jobs or os.cpu_count() or 1)
+        self._ask_others()
+
+    def _ask_others(self) -> None:
+        """What the proofs have left alive is looked for in runs, and by a judge who follows it."""
+        from kvspec.proofs.mutation.campaign import is_invariant
+
+        alive = [f for f in self.fates if f.verdict == "alive" and not is_invariant(f.id)]
+        if not alive:
+            return
+        from kvspec.cli.exploring import explored_if_inside, judged_by
+        from kvspec.model.exploring.scopes import Scope
+        from kvspec.proofs.manifest.scopes import SCOPES
+        from kvspec.proofs.mutation.explored import fate_by_exploration
+        from kvspec.proofs.mutation.judging import fate_by_test
+        from kvspec.proofs.mutation.kill import known
+        from kvspec.spec import load
+
+        with progress("runs and judges", len(alive)) as bar:
+            for f in alive:
+                name = f.id.partition(".")[0]
+                scopes = [Scope.parse(text, name) for text in SCOPES.get(name, ())]
+                mutant = known(name)[f.id]
+                found = fate_by_exploration(f, mutant, load(name), scopes, explored_if_inside)
+                found = fate_by_test(f, mutant, judged_by) if found is f else found
+                bar.advance(1, f.id)
+                if found is not f:
+                    self.campaign.fates[f.id] = found
+                    self._notes.add([found])
 
     # -- what came out -------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -151,10 +152,27 @@ AnyOperation = (
 """Every operation; msgspec encodes and decodes it by its tag."""
 
 
-@cache
+_other_texts: list[Chapter] = []
+
+
 def sequences() -> Chapter:
-    """The chapter that the model runs, traced once."""
+    """The chapter that the model runs."""
+    return _other_texts[-1] if _other_texts else _sequences()
+
+
+@cache
+def _sequences() -> Chapter:
     return Chapter(Sequences)
+
+
+@contextmanager
+def following(text: Chapter) -> Iterator[None]:
+    """Pools that are made inside follow another text of the chapter: what does a judge find who misreads it?"""
+    _other_texts.append(text)
+    try:
+        yield
+    finally:
+        _other_texts.pop()
 
 
 class Request:

@@ -6,18 +6,14 @@ nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from kvspec.model.exploring.outcome import Outcome
 from kvspec.model.exploring.scopes import Scope
 from kvspec.proofs.manifest.record import Bound
 from kvspec.proofs.manifest.scopes import SCOPES
+from kvspec.proofs.mutation.explored import Explore
 from kvspec.proofs.mutation.kill import KILLED, Fate, known
 from kvspec.spec import load
-from kvspec.spec.language.chapter import Chapter
-
-Explore = Callable[[Chapter, Scope], Outcome | None]
-"""Explores a chapter in a scope until something is violated; None where the chapter leaves the scope."""
 
 TRIED = 40
 """How many mistakes are tried for an invariant in each scope."""
