@@ -13,7 +13,7 @@ import typer
 
 from kvspec.cli.errors import fail_input
 from kvspec.cli.options import ForceOption, JsonOption
-from kvspec.cli.output import Exit, JsonFile, console, exit_for
+from kvspec.cli.output import Exit, JsonFile, console, counted, exit_for
 
 if TYPE_CHECKING:
     from kvspec.proofs.verdicts import Result
@@ -56,6 +56,7 @@ def explain(
             mine = _results(entry)
             lines.append(("proof", _verdicts(entry, mine)))
             results += mine
+        lines += _recorded(entry)
         told.append({"name": entry.full, "kind": entry.kind, "lines": [list(line) for line in lines]})
         _show(entry, lines)
     code = exit_for(r.verdict.value for r in results) if results else Exit.HOLDS
@@ -245,11 +246,47 @@ def _verdicts(entry: Entry, results: list[Result]) -> str:
     return f"{told} of {len(results)}, for pools of any size, by z3{more}"
 
 
+# -- the manifest --------------------------------------------------------------------------------------------------------
+
+
+def _recorded(entry: Entry) -> Iterator[tuple[str, str]]:
+    """What the manifest knows: where it says something in a run, and what turns it red."""
+    from kvspec.proofs.manifest.record import load_record
+
+    record = load_record(entry.chapter) if entry.kind in ("event", "invariant", "theorem", "witness") else None
+    if record is None:
+        return
+    if entry.kind == "witness":
+        met = record.witnesses.get(entry.name)
+    elif entry.kind == "event":
+        met = next((e.witness for e in record.events if e.name == entry.name), None)
+    else:
+        stated = next((s for s in (*record.invariants, *record.theorems) if s.name == entry.name), None)
+        met = stated.witness if stated is not None else None
+        if stated is not None:
+            yield from (("red at", killer.partition(".")[2]) for killer in stated.killers)
+            if stated.bound is not None:
+                b = stated.bound
+                yield "first", f"seen broken in {b.scope}, after {b.steps} steps: {b.mutant.partition('.')[2]}"
+    if met is not None:
+        yield "met", f"in {met.scope}, after {counted(met.steps, 'step')}"
+    if entry.kind == "event":
+        fates = [f.by or f.verdict for f in record.mutants if f.id.startswith(f"{entry.chapter}.{entry.name}: ")]
+        told = ", ".join(f"{fates.count(word)} {_FATES[word]}" for word in _FATES if word in fates)
+        yield "mutants", f"{len(fates)}: {told}"
+
+
+_FATES = {
+    "proof": "killed by proof", "exploration": "killed by exploration", "test": "killed by a test",
+    "equivalent": "equivalent", "alive": "alive",
+}  # fmt: skip
+
+
 def _show(entry: Entry, lines: list[tuple[str, str]]) -> None:
     out = console()
     out.print(f"{entry.full}   {entry.kind}", style="bold")
     last = ""
     for label, text in lines:
-        out.print(f"  {label if label != last else '':<10} {text}")
+        out.print(f"  {label if label != last else '':<10} {text}", markup=False, highlight=False)
         last = label
     out.print()
