@@ -246,7 +246,7 @@ def _verdicts(entry: Entry, results: list[Result]) -> str:
     return f"{told} of {len(results)}, for pools of any size, by z3{more}"
 
 
-# -- the manifest --------------------------------------------------------------------------------------------------------
+# -- the manifest -----------------------------------------------------------------------------------------------------
 
 
 def _recorded(entry: Entry) -> Iterator[tuple[str, str]]:
