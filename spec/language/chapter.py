@@ -61,6 +61,7 @@ class Chapter:
         self._start: Edit = as_it_stands
         self._statements: dict[str, Term] = {}
         self._only: str | None = None
+        self._unassumed: frozenset[str] = frozenset()
 
     @property
     def sentence(self) -> str:
@@ -172,6 +173,12 @@ class Chapter:
                 setattr(module, name, function)
         return other
 
+    def without_axiom(self, name: str) -> Chapter:
+        """The chapter as it would be if one of its axioms, or of those of the chapters inside, were not assumed."""
+        other = self._copy()
+        other._unassumed = self._unassumed | {name}
+        return other
+
     def saying_only(self, invariant: str) -> Chapter:
         """The chapter with one of its invariants and no other statement, to see what that one finds alone."""
         other = self._copy()
@@ -280,7 +287,8 @@ class Chapter:
 
     @property
     def axioms(self) -> list[Statement]:
-        return [self._statement(d) for d in self._declared(Axiom)] + self._from_instances(Axiom)
+        stated = [self._statement(d) for d in self._declared(Axiom)] + self._from_instances(Axiom)
+        return [s for s in stated if s.name not in self._unassumed]
 
     @property
     def witnesses(self) -> list[Statement]:
@@ -294,23 +302,22 @@ class Chapter:
     def _theorem(self, declared: Theorem) -> Statement:
         if declared.after is None:
             return self._statement(declared)
-        if isinstance(declared.after, Init):
-            first = Trace(self, self.initial, "theorem")
-            term = lift(first.run(declared, first.root(), ()), T.BOOL)
-            return Statement(declared.name, declared.sentence, term, declared.where, START)
-        if declared.after not in self._declared(Event):
-            expected = f"one of {', '.join(self.event_names)}"
+        if declared.after not in (*self._declared(Event), *self._declared(Init)):
+            expected = f"one of {', '.join(self.event_names)}, or the chapter's own init"
             raise SpecError(f"{declared.name} is said of {declared.after.name}", expected, declared.where)
-        traced = self.event(declared.after.name)
-        trace = Trace(self, traced.after, "theorem")
-        trace.before = dict(self.env)
-        given = {p.data[0]: p for p in traced.parameters}
+        if isinstance(declared.after, Init):
+            row, trace, given = START, Trace(self, self.initial, "theorem"), {}
+        else:
+            traced = self.event(declared.after.name)
+            row, trace, given = traced.name, Trace(self, traced.after, "theorem"), _by_name(traced.parameters)
+            trace.before = dict(self.env)
         missing = [n for n, _ in declared.parameters() if n not in given]
         if missing:
-            raise SpecError(f"{declared.name}: parameter {missing[0]}", f"one of {', '.join(given)}", declared.where)
+            expected = f"one of {', '.join(given)}" if given else "none"
+            raise SpecError(f"{declared.name}: parameter {missing[0]}", expected, declared.where)
         args = tuple(wrap(given[n]) for n, _ in declared.parameters())
         term = lift(trace.run(declared, trace.root(), args), T.BOOL)
-        return Statement(declared.name, declared.sentence, term, declared.where, traced.name)
+        return Statement(declared.name, declared.sentence, term, declared.where, row)
 
     @property
     def loops(self) -> list[tuple[LoopParts, LoopParts]]:
@@ -353,6 +360,10 @@ class Chapter:
         if not keys:
             return trace.env
         return {p: t if t is env[p] else _for_all_keys(t, keys) for p, t in trace.env.items()}
+
+
+def _by_name(parameters: tuple[Term, ...]) -> dict[str, Term]:
+    return {p.data[0]: p for p in parameters}
 
 
 def _for_all_keys(whole: Term, keys: tuple[Term, ...]) -> Term:

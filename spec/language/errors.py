@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-_HERE = str(Path(__file__).parent)
+_NO_TEXT = (str(Path(__file__).parent), contextlib.__file__)
+"""The vocabulary, and what calls `when` for a ``with`` statement."""
 
 
 class SourceLine(NamedTuple):
@@ -22,7 +24,7 @@ class SourceLine(NamedTuple):
 def source_line() -> SourceLine:
     """The innermost line outside the vocabulary itself: the text that is being read."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NO_TEXT):
         frame = frame.f_back
     return SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
