@@ -12,8 +12,8 @@ import msgspec
 
 from kvspec.proofs.campaign import quiet
 from kvspec.proofs.mutation.key import key
-from kvspec.proofs.mutation.kill import Fate, fate, fate_of_weakened, known
-from kvspec.proofs.mutation.mutants import INVARIANT
+from kvspec.proofs.mutation.kill import Fate, fate, fate_of_weakened, fate_without_axiom, known
+from kvspec.proofs.mutation.mutants import AXIOM, INVARIANT
 from kvspec.spec import load
 
 PIECE = 8
@@ -32,7 +32,11 @@ class Piece:
 def judge(piece: Piece) -> list[Fate]:
     mutants, chapter = known(piece.chapter), load(piece.chapter)
     return [
-        fate_of_weakened(m, piece.others) if m.row == INVARIANT else fate(m, chapter)
+        fate_of_weakened(m, piece.others)
+        if m.row == INVARIANT
+        else fate_without_axiom(m)
+        if m.row == AXIOM
+        else fate(m, chapter)
         for m in (mutants[id] for id in piece.ids)
     ]
 

@@ -1,7 +1,7 @@
 """What a verdict on a mutant rests on, as a fingerprint: if nothing of it has changed, the verdict stands.
 
 A mutant of an event is judged by the obligations of its row, so by that event, the invariants and axioms, and the
-theorems about the row. A weakened invariant is judged by the whole chapter.
+theorems about the row. A weakened invariant is judged by the whole chapter, an axiom by all chapters.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.metadata import version
 
-from kvspec.proofs.mutation.mutants import INVARIANT, Mutant, content, row_content
-from kvspec.spec import load
+from kvspec.proofs.mutation.mutants import Mutant, content, row_content
+from kvspec.spec import CHAPTERS, load
 from kvspec.spec.language.chapter import START, Chapter
 from kvspec.spec.language.digest import digest, joined
 from kvspec.spec.language.traced import LoopParts, Statement
@@ -22,8 +22,14 @@ GENERATION = 1
 def key(mutant: Mutant) -> str:
     """The fingerprint of everything that decides what becomes of a mutant."""
     parts = row_keys(mutant.chapter)
-    row = joined(parts.values()) if mutant.row == INVARIANT else parts[mutant.row]
-    return joined((row, content(mutant)))
+    match mutant.row:
+        case "axiom":  # the chapters that stand on this one may need it
+            said = [k for name in CHAPTERS for k in row_keys(name).values()]
+        case "invariant":
+            said = list(parts.values())
+        case row:
+            said = [parts[row]]
+    return joined((*said, content(mutant)))
 
 
 @lru_cache(maxsize=16)

@@ -16,12 +16,12 @@ import msgspec
 
 from kvspec.proofs.mutation.equal import implied, same_row
 from kvspec.proofs.mutation.key import key
-from kvspec.proofs.mutation.mutants import INVARIANT, Mutant, mutants
+from kvspec.proofs.mutation.mutants import STATED, Mutant, mutants
 from kvspec.proofs.obligations import ChapterObligations, Obligation
 from kvspec.proofs.problems import Group, Shared, grouped, grouped_by
 from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Verdict
-from kvspec.spec import load
+from kvspec.spec import CHAPTERS, load
 from kvspec.spec.language.chapter import Chapter
 
 OPTIONS = Options(runs=0)
@@ -31,6 +31,7 @@ KILLED, EQUIVALENT, ALIVE = "killed", "equivalent", "alive"
 
 SAME = {False: "the same steps lead to the same states", True: "but for steps that change nothing, it is the same"}
 IMPLIED = "the other invariants say the rest"
+UNPROVED = "no longer proved, though not refuted"
 ANY = "what is spared is any element, so of two elements both are spoken of, one by sparing the other"
 
 
@@ -111,16 +112,33 @@ def fate_of_weakened(mutant: Mutant, others: Sequence[Fate]) -> Fate:
     if killer is not None:
         return Fate(mutant.id, rests_on, KILLED, PROOF, killer, failing)
     if failing:
-        return Fate(mutant.id, rests_on, KILLED, PROOF, failing[0], failing, "no longer proved, though not refuted")
+        return Fate(mutant.id, rests_on, KILLED, PROOF, failing[0], failing, UNPROVED)
     weaker = ChapterObligations(mutant.chapter, mutant.text)
     if _follows(implied(weaker, mutant), Shared(weaker)):
         return Fate(mutant.id, rests_on, EQUIVALENT, note=IMPLIED)
     if mutant.operator == "restrict" and mutant.text.statics.keys() != load(mutant.chapter).statics.keys():
         return Fate(mutant.id, rests_on, EQUIVALENT, note=ANY)
-    for other in (f for f in others if known(mutant.chapter)[f.id].row != INVARIANT):
+    for other in (f for f in others if known(mutant.chapter)[f.id].row not in STATED):
         if other.killer.endswith(f"/{mutant.invariant}") and _goes_through(mutant, other):
             return Fate(mutant.id, rests_on, KILLED, PROOF, other.id, failing)
     return Fate(mutant.id, rests_on, ALIVE, note="nothing rests on it, and no mistake needs it to be found")
+
+
+def fate_without_axiom(mutant: Mutant) -> Fate:
+    """What becomes of the chapter, and of those that stand on it, where an axiom is not assumed: something is no longer
+    proved, or it is not needed."""
+    axiom = mutant.change.partition(" ")[0]
+    texts = {mutant.chapter: mutant.text}
+    for name in CHAPTERS:
+        for s in load(name).axioms:
+            if s.name.endswith(f".{axiom}") and s.where == mutant.where:
+                texts[name] = load(name).without_axiom(s.name)
+    for name, text in texts.items():
+        failing, killer = judged(grouped(ChapterObligations(name, text)))
+        if failing:
+            note = "" if killer else UNPROVED
+            return Fate(mutant.id, key(mutant), KILLED, PROOF, killer or failing[0], failing, note)
+    return Fate(mutant.id, key(mutant), ALIVE, note="nothing rests on it")
 
 
 def _goes_through(weakened: Mutant, other: Fate) -> bool:

@@ -1,8 +1,8 @@
 """All mutants of a chapter: its text with one mistake, made by the machine from what was traced.
 
-A mutant is known by its chapter, its row (an event, ``init``, or ``invariant``) and what was changed there, in the
-words of the text, so its name outlives changes elsewhere. What a chapter takes from another one is mutated where it
-stands: here only its own statements, and the calls that it makes.
+A mutant is known by its chapter, its row (an event, ``init``, a pure function, ``axiom`` or ``invariant``) and what was
+changed there, in the words of the text, so its name outlives changes elsewhere. What a chapter takes from another one
+is mutated where it stands: here only its own statements, and the calls that it makes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from kvspec.spec.language.traced import Site, Statement, StaticSymbol, TracedEve
 from kvspec.spec.language.tracing import Edit
 from kvspec.spec.language.values import Value, lift, wrap
 
-INVARIANT = "invariant"
+AXIOM, INVARIANT = "axiom", "invariant"
+STATED = (AXIOM, INVARIANT)
+"""Rows that all obligations of a chapter may rest on."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ def mutants(name: str, chapter: Chapter) -> Iterator[Mutant]:
         yield from _numbered(of_row(name, chapter, row))
     for function in chapter.functions:
         yield from of_function(name, chapter, function)
+    yield from of_axioms(name, chapter)
     yield from of_invariants(name, chapter)
 
 
@@ -82,6 +85,8 @@ def row_content(chapter: Chapter, row: str) -> str:
         return digest(chapter.initial.values())
     if row == INVARIANT:
         return digest(s.term for s in chapter.invariants)
+    if row == AXIOM:
+        return digest(s.term for s in chapter.axioms)
     if row in chapter.functions:
         return digest(s.term for s in chapter.theorems if s.after is None)
     event = chapter.event(row)
@@ -205,6 +210,16 @@ def _computing(parameters: tuple[Term, ...], result: Term) -> Callable[..., Valu
         return cast("Value", wrap(T.substitute(result, dict(zip(parameters, terms, strict=True)))))
 
     return compute
+
+
+# -- axioms ------------------------------------------------------------------------------------------------------------
+
+
+def of_axioms(name: str, chapter: Chapter) -> Iterator[Mutant]:
+    """Each axiom of the chapter's own left out: what nothing rests on need not be assumed."""
+    for s in chapter.axioms:
+        if "." not in s.name:
+            yield Mutant(name, AXIOM, "drop", f"{s.name} is not assumed", s.where, chapter.without_axiom(s.name))
 
 
 # -- invariants --------------------------------------------------------------------------------------------------------
