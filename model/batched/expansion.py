@@ -113,9 +113,10 @@ class Expansion:
         return Program(self.logic, self.inputs, outputs)
 
     def parts(self, planes: Tensor) -> Iterator[Tensor]:
-        """Planes in parts that are narrow enough for long programs."""
-        for start in range(0, planes.shape[1], NARROW):
-            yield planes[:, start : start + NARROW]
+        """Planes in parts that are narrow enough for long programs; only on a CPU, whose caches are small."""
+        width = NARROW if self.device.type == "cpu" else max(planes.shape[1], 1)
+        for start in range(0, planes.shape[1], width):
+            yield planes[:, start : start + width]
 
     def load(self, rows: Tensor) -> Tensor:
         """The planes of rows, [bits, width]; the last row again and again where 64 does not divide their number."""

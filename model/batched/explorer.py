@@ -38,6 +38,8 @@ BATCH: Final = 1 << 17
 """States that are expanded at once; their planes stay in the caches of one core."""
 STEPS: Final = 1 << 20
 """Steps that are taken at once, about; what they take in memory is a few times their rows."""
+WIDER: Final = 16
+"""So many times as much at once on another device than the CPU, where each operation costs more to start."""
 MEMORY: Final = 4 << 30
 LARGEST: Final = 1 << 30
 """More states than that are never asked for: they are numbered with 32 bits."""
@@ -55,7 +57,7 @@ class Explorer:
         scope: the scope in words, for the outcome.
         max_states: more distinct states than that end the exploration.
         memory: bytes on the device for each table of states; a larger one goes to host memory, or to a temporary file.
-        batch: states that are expanded at once.
+        batch: states that are expanded at once; chosen for the device where nothing is said.
         progress: told of distinct states, generated states and depth, after each batch.
         hash_of: another hash function for the look-up of states.
     """
@@ -71,13 +73,15 @@ class Explorer:
         scope: str = "",
         max_states: int = 100_000_000,
         memory: int = MEMORY,
-        batch: int = BATCH,
+        batch: int | None = None,
         progress: Progress | None = None,
         hash_of: Hash = mixed,
     ) -> None:
         self.chapter, self.structure, self.states = chapter, structure, states
         self.device, self.scope, self.progress = torch.device(device), scope, progress
-        self.max_states, self.memory, self.batch, self.hash_of = min(max_states, LARGEST), memory, batch, hash_of
+        self.max_states, self.memory, self.hash_of = min(max_states, LARGEST), memory, hash_of
+        wider = 1 if self.device.type == "cpu" else WIDER
+        self.batch, self.steps = batch or BATCH * wider, STEPS * wider
         self.start = start_state(chapter, structure, given)
 
     def explore(self) -> Outcome:
@@ -164,7 +168,7 @@ class _Search:
     def _batch(self, expanded: int) -> int:
         """How many states to expand next: no more than have so many steps together, if they are like those before."""
         each = self.generated / expanded if expanded else len(self.expansion.transitions)
-        return max(1, min(self.explorer.batch, int(STEPS / max(each, 1))))
+        return max(1, min(self.explorer.batch, int(self.explorer.steps / max(each, 1))))
 
     def _tell(self) -> None:
         if self.explorer.progress is not None:
