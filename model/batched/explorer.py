@@ -55,7 +55,7 @@ class Explorer:
         device: where to compute, as torch names it.
         given: start values of variables that no init sets.
         scope: the scope in words, for the outcome.
-        max_states: more distinct states than that end the exploration.
+        max_states: more distinct states than that end the exploration, after the batch in which they are found.
         memory: bytes on the device for each table of states; a larger one goes to host memory, or to a temporary file.
         batch: states that are expanded at once; chosen for the device where nothing is said.
         progress: told of distinct states, generated states and depth, after each batch.

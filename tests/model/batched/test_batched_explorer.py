@@ -14,6 +14,7 @@ from kvspec.model.exploring.instances import Instance, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Violation
 from kvspec.model.exploring.plain import Judge, Taken, explore
 from kvspec.model.exploring.scopes import Scope
+from kvspec.proofs.mutation.mutants import INVARIANT, mutants
 from kvspec.spec import load
 from kvspec.spec.language import (
     Bool,
@@ -191,6 +192,21 @@ def test_a_call_that_is_not_allowed_is_a_violation() -> None:
     found = Explorer(broken, scope.structure).explore().violation
     assert found == explore(broken, scope.structure).violation
     assert found is not None and found.kind == "call"
+
+
+def test_every_mutant_of_a_chapter_is_judged_as_the_plain_explorer_does() -> None:
+    scope = Scope.parse("blocks=3", "blocks")
+    judged = 0
+    for mutant in (m for m in mutants("blocks", load("blocks")) if m.row != INVARIANT):
+        plain = explore(mutant.text, scope.structure)
+        full, canonical = (
+            Explorer(mutant.text, scope.structure, states=s).explore() for s in (States.FULL, States.CANONICAL)
+        )
+        lengths = [None if o.violation is None else len(o.violation.run) for o in (plain, full, canonical)]
+        assert len(set(lengths)) == 1, mutant.id
+        assert plain.violation is not None or full == plain, mutant.id
+        judged += plain.violation is not None
+    assert judged > 20
 
 
 # -- machines of our own -----------------------------------------------------------------------------------------------
