@@ -1,0 +1,139 @@
+"""docs/trusted-base.md and docs/proof-of-proofs.md: generated parts are up to date, names are those of the spec, and
+transcripts are what the commands print."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kvspec.cli.main import run
+from kvspec.model.promises import Family
+from kvspec.proofs import trusted_base
+from kvspec.proofs.trusted_base import PAGE, PARTS, PageError, main, rewritten
+from kvspec.spec import CHAPTERS, load
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = PAGE.read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "proof-of-proofs.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FAMILIES = {
+    "partition", "holders", "reserved", "map truth", "publish after write", "no reuse while used", "exclusive writer",
+    "atomic failure", "drain", "window", "state position", "tiers", "key", "units", "events", "progress", "rank",
+    "serial",
+}  # fmt: skip
+
+
+# -- generated parts ---------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_what_is_generated() -> None:
+    assert rewritten(TEXT) == TEXT, "python -m kvspec.proofs.trusted_base writes it anew"
+
+
+def test_the_page_has_every_part_once() -> None:
+    assert sorted(re.findall(r"<!-- generated: (\w+) -->", TEXT)) == sorted(PARTS)
+
+
+def test_a_part_that_was_changed_is_put_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(TEXT.replace("| blocks |", "| blocks | 1", 1), encoding="utf-8")
+    assert main(page) == 0
+    assert page.read_text(encoding="utf-8") == TEXT
+    assert main(page) == 0
+    assert capsys.readouterr().out.splitlines() == ["page.md: written", "page.md: as it was"]
+
+
+@pytest.mark.parametrize(
+    "text", ["<!-- generated: moods -->\n<!-- end -->", "<!-- generated: axioms -->\nno end", "<!-- generated: -->"]
+)
+def test_a_part_that_nothing_generates_is_an_error(text: str) -> None:
+    with pytest.raises(PageError, match="expected"):
+        rewritten(text)
+
+
+def test_where_there_is_no_page_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(tmp_path / "page.md") == 2
+    assert "expected a checkout" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_axiom_of_the_spec_is_listed() -> None:
+    listed = "\n".join(trusted_base.axioms())
+    own = [s for name in CHAPTERS for s in load(name).axioms if "." not in s.name]
+    assert own
+    assert [s.name for s in own if f"`{s.name}`: {s.sentence}" not in listed] == []
+
+
+# -- what is written by hand -------------------------------------------------------------------------------------------
+
+
+def names() -> set[str]:
+    """Everything of the specification that has a full name."""
+    found: set[str] = set()
+    for name in CHAPTERS:
+        chapter = load(name)
+        statements = (*chapter.axioms, *chapter.invariants, *chapter.theorems, *chapter.witnesses)
+        loops = [before.name for before, _ in chapter.loops]
+        found |= {f"{name}.{n}" for n in (*(s.name for s in statements), *chapter.event_names, *loops)}
+    return found
+
+
+@pytest.mark.parametrize("text", [TEXT, GUIDE], ids=["trusted-base", "proof-of-proofs"])
+def test_statements_that_are_named_exist(text: str) -> None:
+    plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    named = set(re.findall(rf"`((?:{'|'.join(CHAPTERS)})\.\w+)`", plain)) - {f"{name}.json" for name in CHAPTERS}
+    assert named
+    assert named - names() == set()
+
+
+def test_every_property_family_has_a_row() -> None:
+    rows = re.findall(r"^\| ([a-z ]+) \| (.*) \| (.*) \|$", TEXT.partition("## Property families")[2], re.MULTILINE)
+    assert {family for family, _, _ in rows[1:]} == FAMILIES
+    assert all(carried and weaker for _, carried, weaker in rows)
+    assert {family.replace(" ", "_") for family in FAMILIES} | {"usage", "content", "misuse", "invariant"} >= set(Family)
+
+
+@pytest.mark.parametrize("text", [TEXT, GUIDE], ids=["trusted-base", "proof-of-proofs"])
+def test_files_that_are_named_exist(text: str) -> None:
+    files = re.findall(r"`((?:spec|model|impl|proofs|cli|tests|docs)/[\w/.-]+)`", text)
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert files
+    assert links
+    assert [file for file in files if not (ROOT / file).exists()] == []
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
+
+
+# -- transcripts -------------------------------------------------------------------------------------------------------
+
+TRANSCRIPTS = re.findall(r"```(?:console)?\n\$ kvspec ([^\n]*)\n(.*?)\n```", GUIDE, flags=re.DOTALL)
+MEASURED = re.findall(r"```\n\$ kvspec ([^\n]*)\n(.*?)\n```", README, flags=re.DOTALL)
+"""What says how fast it was; tests/test_readme.py compares the rest of the README."""
+
+
+def steady(text: str) -> list[str]:
+    """Lines without what depends on the machine, or on what was judged before."""
+    text = re.sub(r"[\d,]+/s\b|\d+ known from before; |\b[\d.]+ s\b", "#", text)
+    return [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
+
+
+def test_there_are_transcripts() -> None:
+    assert len(TRANSCRIPTS) >= 3
+    assert len(MEASURED) >= 2
+
+
+@pytest.mark.parametrize(("command", "shown"), [*TRANSCRIPTS, *MEASURED], ids=[c for c, _ in [*TRANSCRIPTS, *MEASURED]])
+def test_a_transcript_is_what_the_command_prints(
+    command: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert run(command.split()) == 0
+    printed = steady(capsys.readouterr().out)
+    told = steady(shown)
+    if "..." in told:  # a part is left out
+        cut = told.index("...")
+        assert printed[:cut] == told[:cut]
+        assert printed[len(printed) - len(told) + cut + 1 :] == told[cut + 1 :]
+    else:
+        assert printed == told
