@@ -137,9 +137,10 @@ class Notebook:
         return found
 
     def add(self, fates: Sequence[Fate]) -> None:
+        """Each begins a line of its own, behind whatever an interruption has left."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
-            file.writelines(msgspec.json.encode(f) + b"\n" for f in fates)
+            file.writelines(b"\n" + msgspec.json.encode(f) for f in fates)
 
 
 def by_verdict(fates: Iterable[Fate]) -> Mapping[str, int]:
