@@ -22,6 +22,9 @@ from kvspec.spec.language.errors import SourceLine
 from kvspec.spec.language.terms import Path, Sort, Term
 from kvspec.spec.language.traced import LoopParts, Statement, TracedEvent
 
+CAN_FAIL = "can_fail"
+"""The row in which every invariant shows that it says something."""
+
 
 @dataclass(frozen=True)
 class Obligation:
@@ -137,7 +140,7 @@ class ChapterObligations:
     def _not_empty(self, s: Statement) -> Obligation:
         hypotheses = (*((a.name, a.term) for a in self.chapter.axioms), (f"{s.name} is false", T.neg(s.term)))
         return Obligation(
-            f"{self.name}.can_fail/{s.name}", self.name, "can_fail", s.name, f"it says something: {s.sentence}",
+            f"{self.name}.{CAN_FAIL}/{s.name}", self.name, CAN_FAIL, s.name, f"it says something: {s.sentence}",
             s.where, hypotheses, T.FALSE, frozenset(), kind="possible",
         )  # fmt: skip
 

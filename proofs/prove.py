@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kvspec.proofs.confirm import cut_short, disagreement
 from kvspec.proofs.describe import describe
-from kvspec.proofs.obligations import Obligation
+from kvspec.proofs.obligations import CAN_FAIL, Obligation
 from kvspec.proofs.problems import Group, Problem
 from kvspec.proofs.refuting import Found, Refuter
 from kvspec.proofs.runs import search
@@ -88,7 +88,7 @@ class Prover:
         if found is not None:
             return cell.result(Verdict.PROVED, f"shown with {found}")
         if any(session.refutes(()) for session in self._sessions.values()):
-            empty = cell.obligation.row == "can_fail"
+            empty = cell.obligation.row == CAN_FAIL
             said = "it holds in every state, whatever happens: it says nothing" if empty else CONTRADICTION
             return cell.result(Verdict.VACUOUS, UNBOUNDED, said)
         note = f"nothing up to {self.options.largest} elements of each sort satisfies the hypotheses"

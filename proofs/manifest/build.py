@@ -20,6 +20,7 @@ from kvspec.proofs.manifest.record import (
 )
 from kvspec.proofs.mutation.key import row_keys
 from kvspec.proofs.mutation.kill import KILLED, Fate
+from kvspec.proofs.mutation.mutants import INVARIANT
 from kvspec.proofs.obligations import ChapterObligations
 from kvspec.proofs.shape import shape, strongest
 from kvspec.proofs.verdicts import Result
@@ -51,7 +52,7 @@ def build(name: str, evidence: Evidence) -> Record:
     if not chapter.variables:
         seen = Outcome(NUMBERS, States.FULL, 0, 0, 0, (), True, reached=among_numbers(chapter))
         evidence = replace(evidence, outcomes=[seen])
-    statements = _Statements(chapter, evidence)
+    statements = _Statements(name, chapter, evidence)
     events = [EventEntry(e, row_keys(name)[e], _first(evidence.outcomes, e)) for e in chapter.event_names]
     return Record(
         schema=SCHEMA,
@@ -118,8 +119,8 @@ def among_numbers(chapter: Chapter) -> dict[str, int]:
 class _Statements:
     """Invariants and theorems with what is known of them."""
 
-    def __init__(self, chapter: Chapter, evidence: Evidence) -> None:
-        self.chapter, self.evidence = chapter, evidence
+    def __init__(self, name: str, chapter: Chapter, evidence: Evidence) -> None:
+        self.chapter_name, self.chapter, self.evidence = name, chapter, evidence
         self.goals: dict[str, list[str]] = {}
         for goal in goals(chapter):
             if goal.kind == "premise":
@@ -137,8 +138,9 @@ class _Statements:
         )
 
     def killers(self, name: str) -> list[str]:
-        """Mutants that a statement turns red at: first those that it was the first to kill, confirmed."""
-        dead = [f for f in self.evidence.fates if f.verdict == KILLED]
+        """Mutants that a statement turns red at, other than itself: first those that it was the first to kill."""
+        own = f"{self.chapter_name}.{INVARIANT}: {name} "
+        dead = [f for f in self.evidence.fates if f.verdict == KILLED and not f.id.startswith(own)]
         first = [f.id for f in dead if f.killer.rpartition("/")[2] == name]
         also = [f.id for f in dead if any(id.rpartition("/")[2] == name for id in f.failing)]
         return list(dict.fromkeys([*first, *also]))

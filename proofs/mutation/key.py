@@ -15,7 +15,7 @@ from kvspec.spec.language.chapter import START, Chapter
 from kvspec.spec.language.digest import digest, joined
 from kvspec.spec.language.traced import LoopParts, Statement
 
-GENERATION = 1
+GENERATION = 2
 """Goes up when mutants are judged in another way, so that old verdicts do not count."""
 
 

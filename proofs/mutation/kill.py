@@ -17,7 +17,7 @@ import msgspec
 from kvspec.proofs.mutation.equal import implied, same_row
 from kvspec.proofs.mutation.key import key
 from kvspec.proofs.mutation.mutants import STATED, Mutant, mutants
-from kvspec.proofs.obligations import ChapterObligations, Obligation
+from kvspec.proofs.obligations import CAN_FAIL, ChapterObligations, Obligation
 from kvspec.proofs.problems import Group, Shared, grouped, grouped_by
 from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Verdict
@@ -108,19 +108,21 @@ def judged(groups: Iterable[Group]) -> tuple[tuple[str, ...], str | None]:
 def fate_of_weakened(mutant: Mutant, others: Sequence[Fate]) -> Fate:
     """What becomes of a weakened invariant; ``others`` are the fates of the mutants of events of the chapter."""
     rests_on = key(mutant)
-    failing, killer = judged(grouped(ChapterObligations(mutant.chapter, mutant.text)))
+    obligations = ChapterObligations(mutant.chapter, mutant.text)
+    # That it says nothing is seen at once, but does not show what it was good for.
+    others_say = [o for o in obligations if o.row != CAN_FAIL]
+    failing, killer = judged(grouped_by(Shared(obligations), others_say))
     if killer is not None:
         return Fate(mutant.id, rests_on, KILLED, PROOF, killer, failing)
     if failing:
         return Fate(mutant.id, rests_on, KILLED, PROOF, failing[0], failing, UNPROVED)
-    weaker = ChapterObligations(mutant.chapter, mutant.text)
-    if _follows(implied(weaker, mutant), Shared(weaker)):
+    if _follows(implied(obligations, mutant), Shared(obligations)):
         return Fate(mutant.id, rests_on, EQUIVALENT, note=IMPLIED)
-    if mutant.operator == "restrict" and mutant.text.statics.keys() != load(mutant.chapter).statics.keys():
-        return Fate(mutant.id, rests_on, EQUIVALENT, note=ANY)
     for other in (f for f in others if known(mutant.chapter)[f.id].row not in STATED):
         if other.killer.endswith(f"/{mutant.invariant}") and _goes_through(mutant, other):
             return Fate(mutant.id, rests_on, KILLED, PROOF, other.id, failing)
+    if mutant.operator == "restrict" and mutant.text.statics.keys() != load(mutant.chapter).statics.keys():
+        return Fate(mutant.id, rests_on, EQUIVALENT, note=ANY)
     return Fate(mutant.id, rests_on, ALIVE, note="nothing rests on it, and no mistake needs it to be found")
 
 
