@@ -251,6 +251,7 @@ def _verdicts(entry: Entry, results: list[Result]) -> str:
 
 def _recorded(entry: Entry) -> Iterator[tuple[str, str]]:
     """What the manifest knows: where it says something in a run, and what turns it red."""
+    from kvspec.proofs.manifest.compare import accepted
     from kvspec.proofs.manifest.record import load_record
 
     record = load_record(entry.chapter) if entry.kind in ("event", "invariant", "theorem", "witness") else None
@@ -263,6 +264,9 @@ def _recorded(entry: Entry) -> Iterator[tuple[str, str]]:
     else:
         stated = next((s for s in (*record.invariants, *record.theorems) if s.name == entry.name), None)
         met = stated.witness if stated is not None else None
+        reasons = accepted()
+        if (reason := {**reasons.no_killer, **reasons.no_bound}.get(entry.full)) is not None:
+            yield "accepted", reason
         if stated is not None:
             yield from (("red at", killer.partition(".")[2]) for killer in stated.killers)
             if stated.bound is not None:

@@ -10,18 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from transcripts import same, steady, transcripts
 
 from kvspec.cli.main import run
 from kvspec.spec import CHAPTERS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TRANSCRIPTS = re.findall(r"```console\n\$ kvspec ([^\n]*)\n(.*?)\n```", README, flags=re.DOTALL)
-
-
-def timeless(text: str) -> list[str]:
-    """Lines without times, and without the spaces that depend on them."""
-    return [re.sub(r"\s+", " ", re.sub(r"\d+\.\d+ s\b", "TIME", line)).strip() for line in text.strip().splitlines()]
+TRANSCRIPTS = transcripts(README)
 
 
 def test_there_are_transcripts() -> None:
@@ -34,7 +30,8 @@ def test_a_transcript_is_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     assert run(command.split()) == 0
-    assert timeless(capsys.readouterr().out) == timeless(shown)
+    printed = capsys.readouterr().out
+    assert same(printed, shown), printed
 
 
 def test_the_counterexample_is_what_the_missing_line_gives(tmp_path: Path) -> None:
@@ -53,9 +50,9 @@ def test_the_counterexample_is_what_the_missing_line_gives(tmp_path: Path) -> No
         capture_output=True, encoding="utf-8", check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    printed = timeless(done.stdout)
+    printed = steady(done.stdout)
     said, last = (
-        timeless(block) for block in re.findall(r"```\n(publish / .*?|\d+ refuted: .*?)\n```", README, re.DOTALL)
+        steady(block) for block in re.findall(r"```\n(publish / .*?|\d+ refuted: .*?)\n```", README, re.DOTALL)
     )
     assert printed[-1:] == last
     # The rest is the solver's choice of one situation out of many; its versions differ.

@@ -200,14 +200,20 @@ def of_reasons(records: Sequence[Record], reasons: Accepted) -> Iterator[Finding
 
 
 def changes(old: Record | None, new: Record) -> Iterator[str]:
-    """What is different in a new manifest, a line for each entry."""
+    """What is different in a new manifest: a line for each entry that says something else, and one for all that were
+    judged on another text and came out as before."""
     before = {} if old is None else _entries(old)
     after = _entries(new)
+    again = 0
     for place, entry in after.items():
         if place not in before:
             yield f"+ {' '.join(place)}"
+        elif told := _difference(before[place], entry):
+            yield f"~ {' '.join(place)}: {told}"
         elif before[place] != entry:
-            yield f"~ {' '.join(place)}: {_difference(before[place], entry)}"
+            again += 1
+    if again:
+        yield f"~ {again} of {new.chapter} judged again, as before"
     for place in before.keys() - after.keys():
         yield f"- {' '.join(place)}"
 
@@ -224,10 +230,12 @@ def _entries(record: Record) -> dict[tuple[str, str], dict[str, object]]:
 
 
 def _difference(old: Mapping[str, object], new: Mapping[str, object]) -> str:
-    names = [n for n in (*new, *(o for o in old if o not in new)) if old.get(n) != new.get(n)]
-    return ", ".join(f"{n} {_short(old.get(n))} -> {_short(new.get(n))}" for n in names)
+    names = [n for n in (*new, *(o for o in old if o not in new)) if n not in ("key", "content")]
+    return ", ".join(f"{n} {_change(old.get(n), new.get(n))}" for n in names if old.get(n) != new.get(n))
 
 
-def _short(value: object) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _change(old: object, new: object) -> str:
+    """What has gone from a list and what has come to it; of anything else what it was and what it is."""
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return " ".join([*(f"-[{x}]" for x in old if x not in new), *(f"+[{x}]" for x in new if x not in old)])
+    return f"{'nothing' if old is None else old} -> {'nothing' if new is None else new}"
