@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvspec.cli.mutate_command import manifest_input
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import (
     Case,
@@ -51,7 +52,8 @@ def check(
     """Prove and explore the spec, check its manifest, judge the managers of kvspec by it."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
     all_different(json_file, junit_file)
-    job = _Job(trace, brief, deep)
+    with manifest_input():
+        job = _Job(trace, brief, deep)
 
     def finish(complete: bool) -> None:
         code = job.exit(complete)
@@ -76,7 +78,9 @@ class _Job:
     def __init__(self, trace: Path | None, brief: bool = False, deep: bool = False) -> None:
         from kvspec.cli.replay_command import read_workload
         from kvspec.proofs.campaign import chapters
+        from kvspec.proofs.manifest.check import read_all
 
+        read_all()  # what cannot be read is said before minutes of work
         self.began = time.perf_counter()
         self.out = console()
         self.brief, self.deep = brief, deep

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvspec.cli.errors import fail_input
-from kvspec.cli.mutate_command import NOTEBOOK, MutationRun, spec_chapters
+from kvspec.cli.mutate_command import NOTEBOOK, MutationRun, manifest_input, spec_chapters
 from kvspec.cli.options import ForceOption, JsonOption
 from kvspec.cli.output import Exit, JsonFile, console, counted, on_interrupt, progress, worst
 from kvspec.cli.prove_command import CHAPTERS_HELP, ProofRun
@@ -39,7 +39,8 @@ def manifest(
     json_file = JsonFile(json, force=force)
     if update and not os.access(FOLDER, os.W_OK):
         fail_input("the installed manifest is not writable", where="--update", expected="a checkout of kvspec")
-    run = ManifestRun(spec_chapters(chapter), notebook, jobs or os.cpu_count() or 1)
+    with manifest_input():
+        run = ManifestRun(spec_chapters(chapter), notebook, jobs or os.cpu_count() or 1)
 
     def interrupted() -> None:
         console().print("interrupted; nothing was written", style="yellow")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +35,8 @@ def mutate(
     json_file = JsonFile(json, force=force)
     if notebook.exists() and not notebook.is_file():
         fail_input(f"'{notebook}' is no file", where="--notebook", expected="a file of fates, or a new one")
-    run = MutationRun(spec_chapters(chapter), notebook, again)
+    with manifest_input():
+        run = MutationRun(spec_chapters(chapter), notebook, again)
 
     def finish(complete: bool) -> None:
         run.show(complete, each)
@@ -44,6 +46,17 @@ def mutate(
         run.run(jobs)
     finish(True)
     return run.exit(True)
+
+
+@contextmanager
+def manifest_input() -> Iterator[None]:
+    """A manifest that cannot be read is bad input."""
+    from kvspec.proofs.manifest.record import ManifestError
+
+    try:
+        yield
+    except ManifestError as error:
+        fail_input(str(error))
 
 
 def spec_chapters(text: str) -> list[str]:

@@ -31,6 +31,16 @@ class Seen:
     outcomes: Sequence[Outcome] = ()
 
 
+def read_all(folder: Path = FOLDER) -> dict[str, Record]:
+    """The manifests that there are, by chapter.
+
+    Raises:
+        ManifestError: one of them, or the reasons, cannot be read.
+    """
+    accepted(folder)
+    return {name: record for name in CHAPTERS if (record := load_record(name, folder)) is not None}
+
+
 def findings(seen: Mapping[str, Seen], folder: Path = FOLDER) -> list[Finding]:
     """Everything that does not fit, chapter by chapter; nothing if all does.
 

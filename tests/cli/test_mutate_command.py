@@ -1,0 +1,195 @@
+"""``kvspec mutate`` from the outside: what is printed and written, what is remembered, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kvspec.cli.main import INTERRUPTED, run
+from kvspec.cli.output import Exit
+from kvspec.proofs.manifest import compare
+from kvspec.proofs.manifest import record as records
+from kvspec.proofs.mutation import campaign
+from kvspec.proofs.mutation.campaign import PIECE, Piece, is_invariant
+from kvspec.proofs.mutation.key import key
+from kvspec.proofs.mutation.kill import Fate, known
+
+MANIFESTS = records.FOLDER
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the repository's manifests, which the command takes for them."""
+    copy = tmp_path / "manifest"
+    shutil.copytree(MANIFESTS, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    monkeypatch.setattr(records, "load_record", partial(records.load_record, folder=copy))
+    monkeypatch.setattr(compare, "accepted", partial(compare.accepted, folder=copy))
+    return copy
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    known.cache_clear()
+    yield
+    known.cache_clear()
+
+
+def mutate(tmp_path: Path, *args: str) -> int:
+    return run(["mutate", "--jobs", "1", "--notebook", str(tmp_path / "notes.jsonl"), *args])
+
+
+def rows(shown: str) -> dict[str, list[str]]:
+    """The numbers of the table, by the first word of the line."""
+    found = (line.split() for line in shown.splitlines())
+    return {words[0]: words[1:] for words in found if len(words) == 7 and all(w.isdigit() for w in words[1:])}
+
+
+def test_every_mutant_is_judged_and_then_known(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "handles.json").unlink()
+    file, total = tmp_path / "r.json", len(known("handles"))
+    assert mutate(tmp_path, "--chapter", "handles", "--json", str(file)) == Exit.HOLDS
+    shown = capsys.readouterr().out
+    table = rows(shown)
+    assert set(table) == {"handles", "all"} and table["handles"] == table["all"]
+    generated, *ends = map(int, table["handles"])
+    assert generated == sum(ends) == total and ends[0] > 0.8 * total
+    assert re.search(rf"^{total} mutants, 0 alive; 0 known from before; \d+ s$", shown, re.MULTILINE)
+
+    result = json.loads(file.read_text())
+    assert (result["format"], result["exit"], result["complete"]) == ("kvspec/mutate", 0, True)
+    assert [m["id"] for m in result["mutants"]] == list(known("handles"))
+    assert {m["verdict"] for m in result["mutants"]} <= {"killed", "equivalent"}
+    assert all(m["killer"] for m in result["mutants"] if m["verdict"] == "killed")
+
+    assert mutate(tmp_path, "--chapter", "handles") == Exit.HOLDS
+    again = capsys.readouterr().out
+    assert f"{total} mutants, 0 alive; {total} known from before" in again and rows(again) == table
+
+
+def test_what_the_manifest_says_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    total = len(known("blocks"))
+    assert mutate(tmp_path, "--chapter", "blocks") == Exit.HOLDS
+    assert f"{total} mutants, 0 alive; {total} known from before" in capsys.readouterr().out
+    assert not (tmp_path / "notes.jsonl").exists()
+
+
+def test_each_mutant_has_a_line_if_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutate(tmp_path, "--chapter", "blocks", "--each") == Exit.HOLDS
+    lines = capsys.readouterr().out.splitlines()
+    assert "killed by proof: blocks.take/free_iff_unheld  blocks.take: without free.discard(block)" in lines
+    assert sum(line.startswith(("killed by ", "equivalent")) for line in lines) == len(known("blocks"))
+
+
+# -- with another judge ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
+    """A judge who lets every weakened invariant live and no other mutant; the pieces that were given to it."""
+    pieces: list[Piece] = []
+
+    def fate(id: str, rests_on: str) -> Fate:
+        return Fate(id, rests_on, "alive") if is_invariant(id) else Fate(id, rests_on, "killed", "proof", "blocks.x/y")
+
+    def judge(piece: Piece) -> list[Fate]:
+        pieces.append(piece)
+        return [fate(id, key(known(piece.chapter)[id])) for id in piece.ids]
+
+    monkeypatch.setattr(campaign, "judge", judge)
+    return pieces
+
+
+@pytest.mark.usefixtures("lenient")
+def test_a_mutant_that_survives_although_it_was_killed_before(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.json"
+    assert mutate(tmp_path, "--chapter", "blocks", "--again", "--json", str(file)) == Exit.VIOLATED
+    lines = capsys.readouterr().out.splitlines()
+    before = records.load_record("blocks")
+    assert before is not None
+    dead = [f.id for f in before.mutants if f.verdict == "killed" and is_invariant(f.id)]
+    assert dead and [line for line in lines if line.startswith("survives, and was killed before: ")] == [
+        f"survives, and was killed before: {id}" for id in dead
+    ]
+    assert json.loads(file.read_text())["exit"] == Exit.VIOLATED
+
+
+@pytest.mark.usefixtures("lenient")
+def test_a_mutant_that_is_alive_is_unknown_unless_there_is_a_reason(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blocks.json").unlink()
+    assert mutate(tmp_path, "--chapter", "blocks") == Exit.UNKNOWN
+    alive = [id for id in known("blocks") if is_invariant(id)]
+    shown = capsys.readouterr().out
+    assert f"{len(known('blocks'))} mutants, {len(alive)} alive (0 for a reason that is written down)" in shown
+    assert all(f"alive  {id}" in shown for id in alive)
+
+    reasons = "".join(f"{json.dumps(id, ensure_ascii=False)} = 'as it is'\n" for id in alive)
+    (folder / "reasons.toml").write_text(f"[alive]\n{reasons}", encoding="utf-8")
+    assert mutate(tmp_path, "--chapter", "blocks") == Exit.HOLDS
+    shown = capsys.readouterr().out
+    assert f"{len(alive)} alive ({len(alive)} for a reason that is written down)" in shown
+    assert all(f"alive  {id}  (as it is)" in shown for id in alive)
+
+
+def test_an_interrupted_run_shows_and_keeps_what_was_judged(
+    folder: Path,
+    tmp_path: Path,
+    lenient: list[Piece],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    judge = campaign.judge
+
+    def stop(piece: Piece) -> list[Fate]:
+        if len(lenient) == 2:
+            raise KeyboardInterrupt
+        return judge(piece)
+
+    (folder / "blocks.json").unlink()
+    monkeypatch.setattr(campaign, "judge", stop)
+    file, total = tmp_path / "r.json", len(known("blocks"))
+    assert mutate(tmp_path, "--chapter", "blocks", "--json", str(file)) == INTERRUPTED
+    assert f"interrupted after {2 * PIECE} of {total}: {2 * PIECE} mutants, 0 alive" in capsys.readouterr().out
+    result = json.loads(file.read_text())
+    assert (result["complete"], result["exit"], len(result["mutants"])) == (False, Exit.UNKNOWN, 2 * PIECE)
+    monkeypatch.setattr(campaign, "judge", judge)
+    assert mutate(tmp_path, "--chapter", "blocks") == Exit.UNKNOWN
+    assert f"{2 * PIECE} known from before" in capsys.readouterr().out
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--chapter", "block"], "--chapter: unknown chapter 'block', expected one of keys, "),
+        (["--chapter", "language"], "--chapter: unknown chapter 'language', expected one of keys, "),
+        (["--notebook", "."], "--notebook: '.' is no file, expected a file of fates, or a new one"),
+        (["--jobs", "-1"], "mutate: Invalid value for '--jobs'"),
+    ],
+)
+def test_bad_usage(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mutate", *args]) == Exit.BAD_INPUT
+    assert capsys.readouterr().err.startswith(f"kvspec: error: {message}")
+
+
+@pytest.mark.parametrize("name", ["blocks.json", "reasons.toml"])
+@pytest.mark.parametrize("command", ["mutate", "manifest"])
+def test_a_manifest_that_cannot_be_read_is_bad_input(
+    command: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).write_text("{", encoding="utf-8")
+    assert run([command, "--chapter", "blocks"]) == Exit.BAD_INPUT
+    assert capsys.readouterr().err.startswith(f"kvspec: error: {folder / name}: ")
