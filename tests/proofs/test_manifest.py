@@ -377,11 +377,24 @@ def test_a_difference_is_a_line_for_each_entry(blocks: Record) -> None:
     }
 
 
-def test_a_long_value_is_cut_and_a_missing_one_is_nothing(blocks: Record) -> None:
+def test_what_has_gone_from_a_list_and_what_has_come_to_it(blocks: Record) -> None:
     first, *rest = blocks.invariants
-    new = replace(blocks, invariants=(replace(first, bound=None, content="x" * 100), *rest))
+    killers = (*first.killers[1:], "blocks.x: y")
+    new = replace(blocks, invariants=(replace(first, bound=None, killers=killers), *rest))
     (line,) = changes(blocks, new)
-    assert f"content {first.content} -> {'x' * 57}..." in line and line.endswith("-> nothing")
+    assert line.startswith(f"~ invariant {first.name}: ")
+    assert f"killers -[{first.killers[0]}] +[blocks.x: y]" in line and "bound {" in line and "} -> nothing" in line
+
+
+def test_what_was_judged_again_and_came_out_as_before_is_counted(blocks: Record) -> None:
+    first, *rest = blocks.invariants
+    take, *events = blocks.events
+    new = replace(
+        blocks,
+        invariants=(replace(first, content="otherwise"), *rest),
+        events=(replace(take, key="otherwise"), *events),
+    )
+    assert list(changes(blocks, new)) == ["~ 2 of blocks judged again, as before"]
 
 
 def test_a_new_manifest_is_all_new(blocks: Record) -> None:
