@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
+from manifests import copied
 
 from kvspec.cli.main import INTERRUPTED, run
 from kvspec.cli.output import Exit
-from kvspec.proofs.manifest import compare
-from kvspec.proofs.manifest import record as records
+from kvspec.proofs.manifest.record import load_record
 from kvspec.proofs.mutation import campaign
 from kvspec.proofs.mutation.campaign import PIECE, Piece, is_invariant
 from kvspec.proofs.mutation.key import key
 from kvspec.proofs.mutation.kill import Fate, known
 
-MANIFESTS = records.FOLDER
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the repository's manifests, which the command takes for them."""
-    copy = tmp_path / "manifest"
-    shutil.copytree(MANIFESTS, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    monkeypatch.setattr(records, "load_record", partial(records.load_record, folder=copy))
-    monkeypatch.setattr(compare, "accepted", partial(compare.accepted, folder=copy))
-    return copy
+    return copied(tmp_path, monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +105,7 @@ def test_a_mutant_that_survives_although_it_was_killed_before(
     file = tmp_path / "r.json"
     assert mutate(tmp_path, "--chapter", "blocks", "--again", "--json", str(file)) == Exit.VIOLATED
     lines = capsys.readouterr().out.splitlines()
-    before = records.load_record("blocks")
+    before = load_record("blocks")
     assert before is not None
     dead = [f.id for f in before.mutants if f.verdict == "killed" and is_invariant(f.id)]
     assert dead and [line for line in lines if line.startswith("survives, and was killed before: ")] == [
