@@ -67,7 +67,7 @@ def check(
     return job.exit(True)
 
 
-_WHOLE = {"mutants": "mutants", "manifest": "manifest", "explore": "explorations (exhaustive in small scopes)"}
+_WHOLE = {"mutants": "mutants", "manifest": "manifests", "explore": "explorations (exhaustive in small scopes)"}
 """Parts that are told as one, with what they are called then."""
 _WORDS = {Exit.HOLDS: "hold", Exit.VIOLATED: "violated", Exit.UNKNOWN: "unknown"}
 

@@ -54,6 +54,7 @@ def test_a_manifest_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert code == Exit.HOLDS
     assert "manifest: what every verdict stands on\n  it fits the text and what has run\n" in shown
+    assert "explorations (exhaustive in small scopes) hold; manifests hold; " in shown.splitlines()[-1]
     assert "✓ handles" in shown and "nothing violated; every event, premise and witness is met" in shown
     assert (part["verdict"], part["exit"], part["findings"]) == ("holds", 0, [])
     assert list(case) == []

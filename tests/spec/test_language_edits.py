@@ -19,6 +19,7 @@ from kvspec.spec.language import (
     Set,
     SpecError,
     Static,
+    axiom,
     event,
     false,
     forall,
@@ -134,6 +135,16 @@ class Room(Machine):
     @invariant("the favourite book is not wished for")
     def favourite_unwished(self) -> Bool:
         return ~self.wished.has(self.favourite)
+
+
+class Ruled(Machine):
+    """Some books, of which something is assumed."""
+
+    books: Static[Set[Book]]
+
+    @axiom("there are books")
+    def some_book(self) -> Bool:
+        return ~self.books.is_empty()
 
 
 def shelf() -> Chapter:
@@ -280,6 +291,25 @@ def test_an_invariant_that_says_something_else_and_speaks_of_a_new_constant() ->
         "lent_there": "∀ b ∈ Book. lent[b] → b ∈ there",
         "count_natural": "0 ≤ count",
     }
+
+
+def test_an_axiom_that_is_not_assumed() -> None:
+    class Rules(Machine):
+        """The favourite book is there, in a room with a shelf that has rules of its own."""
+
+        room = use(Ruled)
+        there: Static[Set[Book]]
+
+        @axiom("something is there")
+        def something(self) -> Bool:
+            return ~self.there.is_empty()
+
+    chapter = Chapter(Rules)
+    names = ["something", "room.some_book"]
+    assert [s.name for s in chapter.axioms] == names
+    assert [s.name for s in chapter.without_axiom("room.some_book").axioms] == names[:1]
+    assert [s.name for s in chapter.without_axiom("something").without_axiom("room.some_book").axioms] == []
+    assert [s.name for s in chapter.axioms] == names
 
 
 def test_a_function_that_computes_something_else() -> None:
