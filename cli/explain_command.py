@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvspec.cli.errors import fail_input
+from kvspec.cli.mutate_command import manifest_input
 from kvspec.cli.options import ForceOption, JsonOption
 from kvspec.cli.output import Exit, JsonFile, console, counted, exit_for
 
@@ -56,7 +57,8 @@ def explain(
             mine = _results(entry)
             lines.append(("proof", _verdicts(entry, mine)))
             results += mine
-        lines += _recorded(entry)
+        with manifest_input():
+            lines += _recorded(entry)
         told.append({"name": entry.full, "kind": entry.kind, "lines": [list(line) for line in lines]})
         _show(entry, lines)
     code = exit_for(r.verdict.value for r in results) if results else Exit.HOLDS

@@ -102,7 +102,7 @@ class MutationRun:
         """What the proofs have left alive is looked for in runs, and by a judge who follows it."""
         from kvspec.proofs.mutation.campaign import is_invariant
 
-        alive = [f for f in self.fates if f.verdict == "alive" and not is_invariant(f.id)]
+        alive = [f for f in self.unexplained() if not is_invariant(f.id)]
         if not alive:
             return
         from kvspec.cli.exploring import explored_if_inside, judged_by

@@ -13,6 +13,11 @@ from kvspec.spec.language.terms import BOOL, Term
 from kvspec.spec.language.traced import TracedEvent
 
 
+def statement_demands(term: Term) -> Term:
+    """What has to hold for a statement to mean something."""
+    return T.conj(_needs(term))
+
+
 def demands(event: TracedEvent) -> Term:
     """What has to hold, where the event is possible, for all its terms to mean something."""
     found: list[Term] = []

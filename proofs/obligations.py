@@ -7,6 +7,7 @@
 - ``chapter.theorem``, ``chapter.event/theorem``: it follows;
 - ``chapter.loop/part``: the verification conditions of a loop;
 - ``chapter.can_fail/invariant``: the invariant is not true in every state whatever the events do;
+- ``chapter.defined/statement``: it reads only what there is;
 - ``chapter.event/can_fire``, ``chapter.init/can_start`` and the like: the hypotheses of the others can hold together.
 """
 
@@ -15,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kvspec.proofs.defined import demands
+from kvspec.proofs.defined import demands, statement_demands
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import START, Chapter
 from kvspec.spec.language.errors import SourceLine
 from kvspec.spec.language.terms import Path, Sort, Term
 from kvspec.spec.language.traced import LoopParts, Statement, TracedEvent
 
+DEFINED = "defined"
+"""The row in which statements show that they read only what there is; for events it is a column."""
 CAN_FAIL = "can_fail"
 """The row in which every invariant shows that it says something."""
 
@@ -78,6 +81,8 @@ class ChapterObligations:
         yield from self._initial()
         numbers = {s.name for s in self.chapter.naturals}  # their sort says the same
         yield from (self._not_empty(s) for s in self.own if s.name not in numbers)
+        statements = [s for s in (*self.own, *self.chapter.theorems) if s.after is None]
+        yield from (self._means(s) for s in statements if statement_demands(s.term) is not T.TRUE)
         for name in self.chapter.event_names:
             yield from self._event(name)
         yield from self._theorems()
@@ -112,7 +117,7 @@ class ChapterObligations:
         goal = demands(event)
         if goal is not T.TRUE:
             yield Obligation(
-                f"{self.name}.{event.name}/defined", self.name, event.name, "defined",
+                f"{self.name}.{event.name}/{DEFINED}", self.name, event.name, DEFINED,
                 f"{event.name} reads only what there is", event.where, tuple(self.assumed), goal,
                 frozenset(event.parameters),
             )  # fmt: skip
@@ -142,6 +147,14 @@ class ChapterObligations:
         return Obligation(
             f"{self.name}.{CAN_FAIL}/{s.name}", self.name, CAN_FAIL, s.name, f"it says something: {s.sentence}",
             s.where, hypotheses, T.FALSE, frozenset(), kind="possible",
+        )  # fmt: skip
+
+    def _means(self, s: Statement) -> Obligation:
+        """Without the other invariants: each means something for itself."""
+        axioms = tuple((a.name, a.term) for a in self.chapter.axioms)
+        return Obligation(
+            f"{self.name}.{DEFINED}/{s.name}", self.name, DEFINED, s.name, f"it reads only what there is: {s.sentence}",
+            s.where, axioms, statement_demands(s.term), frozenset(),
         )  # fmt: skip
 
     def _said_after(self, row: str) -> list[Statement]:

@@ -17,7 +17,7 @@ import msgspec
 from kvspec.proofs.mutation.equal import implied, same_row
 from kvspec.proofs.mutation.key import key
 from kvspec.proofs.mutation.mutants import STATED, Mutant, mutants
-from kvspec.proofs.obligations import CAN_FAIL, ChapterObligations, Obligation
+from kvspec.proofs.obligations import CAN_FAIL, DEFINED, ChapterObligations, Obligation
 from kvspec.proofs.problems import Group, Shared, grouped, grouped_by
 from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Verdict
@@ -110,7 +110,7 @@ def fate_of_weakened(mutant: Mutant, others: Sequence[Fate]) -> Fate:
     rests_on = key(mutant)
     obligations = ChapterObligations(mutant.chapter, mutant.text)
     # That it says nothing is seen at once, but does not show what it was good for.
-    others_say = [o for o in obligations if o.row != CAN_FAIL]
+    others_say = [o for o in obligations if o.row not in (CAN_FAIL, DEFINED)]
     failing, killer = judged(grouped_by(Shared(obligations), others_say))
     if killer is not None:
         return Fate(mutant.id, rests_on, KILLED, PROOF, killer, failing)

@@ -188,10 +188,10 @@ class Chapter:
 
     @property
     def functions(self) -> dict[str, Callable[..., object]]:
-        """The public functions of the chapter's module, which its text may call."""
+        """The public functions of numbers in the chapter's module, which its text may call."""
         module = sys.modules[self.cls.__module__]
         found = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
-        return {n: f for n, f in found.items() if not n.startswith("_")}
+        return {n: f for n, f in found.items() if not n.startswith("_") and _of_numbers(f)}
 
     def _copy(self) -> Chapter:
         other = copy.copy(self)
@@ -322,7 +322,7 @@ class Chapter:
     @property
     def loops(self) -> list[tuple[LoopParts, LoopParts]]:
         """Each loop before its step and after it."""
-        return [self._loop(d) for d in self._declared(LoopDeclaration)]
+        return [self._loop(d) for d in self._declared(LoopDeclaration) if self._only is None]
 
     def _loop(self, declared: LoopDeclaration) -> tuple[LoopParts, LoopParts]:
         parameters = tuple(T.variable(n, sort) for n, sort in declared.parameters())
@@ -364,6 +364,12 @@ class Chapter:
 
 def _by_name(parameters: tuple[Term, ...]) -> dict[str, Term]:
     return {p.data[0]: p for p in parameters}
+
+
+def _of_numbers(function: Callable[..., object]) -> bool:
+    """Whether it is written for numbers: Python's and those of the vocabulary."""
+    said = [str(p.annotation) for p in inspect.signature(function).parameters.values()]
+    return bool(said) and all(a in ("N", "Nat", "int | Nat", "Nat | int") for a in said)
 
 
 def _for_all_keys(whole: Term, keys: tuple[Term, ...]) -> Term:

@@ -22,7 +22,8 @@ def digest(terms: Iterable[Term], parameters: Iterable[Term] = ()) -> str:
 
 def joined(parts: Iterable[str]) -> str:
     """One fingerprint of several, or of any texts, in this order."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    each = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
+    return hashlib.sha256(each).hexdigest()[:16]
 
 
 def _digest(term: Term, numbers: dict[Term, int], memo: dict[tuple[Term, tuple[int, ...]], bytes]) -> bytes:
