@@ -260,7 +260,7 @@ def _recorded(entry: Entry) -> Iterator[tuple[str, str]]:
     if record is None:
         return
     if entry.kind == "witness":
-        met = record.witnesses.get(entry.name)
+        met = next((w.witness for w in record.witnesses if w.name == entry.name), None)
     elif entry.kind == "event":
         met = next((e.witness for e in record.events if e.name == entry.name), None)
     else:

@@ -17,6 +17,7 @@ from kvspec.proofs.manifest.record import (
     Reached,
     Record,
     StatementEntry,
+    WitnessEntry,
 )
 from kvspec.proofs.mutation.key import row_keys
 from kvspec.proofs.mutation.kill import KILLED, Fate
@@ -62,7 +63,9 @@ def build(name: str, evidence: Evidence) -> Record:
         invariants=tuple(map(statements.entry, chapter.invariants)),
         theorems=tuple(map(statements.entry, chapter.theorems)),
         events=tuple(events),
-        witnesses={w.name: met for w in chapter.witnesses if (met := reached(evidence.outcomes, [w.name])) is not None},
+        witnesses=tuple(
+            WitnessEntry(w.name, digest([w.term]), reached(evidence.outcomes, [w.name])) for w in chapter.witnesses
+        ),
         explorations=tuple(exploration_entry(o) for o in evidence.outcomes if o.distinct),
         mutants=tuple(evidence.fates),
     )

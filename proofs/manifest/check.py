@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvspec.model.exploring.outcome import Outcome
+from kvspec.proofs.manifest.build import Evidence, build
 from kvspec.proofs.manifest.compare import (
     STALE,
     Finding,
@@ -14,6 +15,7 @@ from kvspec.proofs.manifest.compare import (
     of_itself,
     of_outcomes,
     of_reasons,
+    of_rebuilt,
     of_results,
     of_text,
 )
@@ -58,7 +60,11 @@ def findings(seen: Mapping[str, Seen], folder: Path = FOLDER) -> list[Finding]:
         records.append(record)
         found += of_results(record, seen[name].results)
         found += of_text(record)
-        found += of_itself(record, reasons)
         # Larger scopes than those of the manifest are explored on request; they are nobody's promise.
-        found += of_outcomes(record, seen[name].outcomes[: len(SCOPES.get(name, ()))])
+        outcomes = seen[name].outcomes[: len(SCOPES.get(name, ()))]
+        found += of_outcomes(record, outcomes)
+        bounds = {s.name: s.bound for s in record.invariants if s.bound is not None}
+        rebuilt = build(name, Evidence(seen[name].results, record.mutants, outcomes, bounds))
+        found += of_rebuilt(record, rebuilt)
+        found += of_itself(rebuilt, reasons)
     return found + list(of_reasons(records, reasons))

@@ -17,12 +17,13 @@ import msgspec
 import msgspec.toml
 
 from kvspec.model.exploring.outcome import Outcome
+from kvspec.proofs.manifest.bounds import mistakes
 from kvspec.proofs.manifest.build import exploration_entry
 from kvspec.proofs.manifest.record import FOLDER, ManifestError, Record
 from kvspec.proofs.mutation.key import key, row_keys
-from kvspec.proofs.mutation.kill import ALIVE, known
+from kvspec.proofs.mutation.kill import ALIVE, EQUIVALENT, EXPLORATION, KILLED, PROOF, TEST, known
 from kvspec.proofs.verdicts import Result
-from kvspec.spec import load
+from kvspec.spec import CHAPTERS, load
 from kvspec.spec.language.digest import digest
 
 STALE, CHANGED, BARE, LIVING = "stale", "changed", "bare", "alive"
@@ -66,7 +67,8 @@ def accepted(folder: Path = FOLDER) -> Accepted:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Accepted)
     except (OSError, msgspec.MsgspecError) as error:
-        raise ManifestError(f"{path}: {error}, expected tables 'alive' and 'no_bound' of reasons") from error
+        expected = "tables 'alive', 'no_bound' and 'no_killer' of reasons"
+        raise ManifestError(f"{path}: {error}, expected {expected}") from error
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------
@@ -84,6 +86,8 @@ def of_text(record: Record) -> Iterator[Finding]:
     yield from _contents(name, "invariant", invariants, {s.name: s.content for s in record.invariants})
     yield from _contents(name, "theorem", theorems, {s.name: s.content for s in record.theorems})
     events = [(e, row_keys(name)[e]) for e in chapter.event_names]
+    witnesses = [(w.name, digest([w.term])) for w in chapter.witnesses]
+    yield from _contents(name, "witness", witnesses, {w.name: w.content for w in record.witnesses})
     yield from _contents(name, "event", events, {e.name: e.key for e in record.events})
     yield from _mutants(record)
 
@@ -102,9 +106,9 @@ def _contents(
 
 
 def _mutants(record: Record) -> Iterator[Finding]:
-    now = {id: key(m) for id, m in known(record.chapter).items()}
-    before = {f.id: f.key for f in record.mutants}
-    new = [id for id, rests_on in now.items() if before.get(id) != rests_on]
+    now = known(record.chapter)
+    before = {f.id: f for f in record.mutants}
+    new = [id for id, m in now.items() if id not in before or before[id].key != key(m, before[id].by)]
     gone = before.keys() - now.keys()
     if new or gone:
         told = f"{len(new)} of {len(now)} mutants not judged on this text" + (f", {len(gone)} gone" if gone else "")
@@ -144,6 +148,26 @@ def of_outcomes(record: Record, outcomes: Iterable[Outcome]) -> Iterator[Finding
             yield Finding(CHANGED, record.chapter, f"exploration of {entry.scope}: {counts}; it was {old}")
 
 
+def of_rebuilt(record: Record, rebuilt: Record) -> Iterator[Finding]:
+    """What is written down otherwise than it follows from what has run: counts, witnesses, killers."""
+    before, after = _entries(record), _entries(rebuilt)
+    for place in after.keys() & before.keys():
+        section, name = place
+        if section == "obligation":  # who proved it, and how hard it was, depends on who was asked
+            told = _difference(_only(before[place], "shape"), _only(after[place], "shape"))
+        else:
+            told = _difference(before[place], after[place])
+        if told:
+            yield Finding(CHANGED, record.chapter, f"{name}: written down otherwise than it comes out: {told}")
+    for section, name in before.keys() - after.keys():
+        if section == "exploration":
+            yield Finding(STALE, record.chapter, f"{name}: this exploration has not run")
+
+
+def _only(entry: Mapping[str, object], field: str) -> dict[str, object]:
+    return {field: entry.get(field)}
+
+
 # -- the manifest itself -----------------------------------------------------------------------------------------------
 
 
@@ -165,13 +189,29 @@ def of_itself(record: Record, reasons: Accepted) -> Iterator[Finding]:
     for e in record.events:
         if e.witness is None:
             yield Finding(BARE, name, f"{e.name}: no run in which it happens and changes something")
-    for w in load(name).witnesses:
-        if w.name not in record.witnesses:
-            yield Finding(BARE, name, f"{w.name}: no run reaches it ({w.sentence})")
+    for w in record.witnesses:
+        if w.witness is None:
+            yield Finding(BARE, name, f"{w.name}: no run reaches it")
+    yield from _verdicts(record)
     alive = [f.id for f in record.mutants if f.verdict == ALIVE]
     for id in alive:
         if id not in reasons.alive:
             yield Finding(LIVING, name, f"{id.partition('.')[2]}")
+
+
+def _verdicts(record: Record) -> Iterator[Finding]:
+    """Each mutant once, with a verdict that there is, killed by something that there is."""
+    name = record.chapter
+    ids = [f.id for f in record.mutants]
+    for id in sorted({id for id in ids if ids.count(id) > 1}):
+        yield Finding(CHANGED, name, f"{id.partition('.')[2]}: it stands there more than once")
+    killers = {o.id for o in record.obligations} | set(ids)
+    for f in record.mutants:
+        by_proof = f.by == PROOF and (f.killer in killers or not f.killer.startswith(f"{name}."))
+        right = {KILLED: by_proof or (f.by in (EXPLORATION, TEST) and f.killer), EQUIVALENT: not f.by, ALIVE: not f.by}
+        if not right.get(f.verdict, False):
+            told = f"{f.verdict} by {f.by or 'nobody'}: {f.killer or 'nothing'}"
+            yield Finding(CHANGED, name, f"{f.id.partition('.')[2]}: no judgement reads {told}")
 
 
 def _bounds(record: Record, reasons: Accepted) -> Iterator[Finding]:
@@ -181,6 +221,8 @@ def _bounds(record: Record, reasons: Accepted) -> Iterator[Finding]:
         id = f"{record.chapter}.{s.name}"
         if s.bound is None and id not in reasons.no_bound:
             yield Finding(BARE, record.chapter, f"{s.name}: no exploration sees a mistake break it")
+        elif s.bound is not None and s.bound.mutant not in mistakes(s.name, record.mutants):
+            yield Finding(CHANGED, record.chapter, f"{s.name}: {s.bound.mutant} is no mistake that breaks it")
         elif s.bound is not None and s.bound.scope not in explored:
             yield Finding(BARE, record.chapter, f"{s.name}: {s.bound.scope} is not explored, and only there it shows")
         elif s.bound is not None and id in reasons.no_bound:
@@ -194,7 +236,12 @@ def of_reasons(records: Sequence[Record], reasons: Accepted) -> Iterator[Finding
         chapter, _, rest = id.partition(".")
         if chapter in {r.chapter for r in records}:
             yield Finding(STALE, chapter, f"{rest}: a reason for a mutant that is not alive")
-    total = sum(len(r.mutants) for r in records)
+    statements = {f"{r.chapter}.{s.name}" for r in records for s in (*r.invariants, *r.theorems)}
+    for id in {*reasons.no_bound, *reasons.no_killer} - statements:
+        chapter, _, rest = id.partition(".")
+        if chapter not in CHAPTERS or chapter in {r.chapter for r in records}:
+            yield Finding(STALE, chapter, f"{rest}: a reason for a statement that is not there")
+    total = sum(len({f.id for f in r.mutants}) for r in records)
     if len(alive) > MOST_ALIVE * total:
         yield Finding(LIVING, "all", f"{len(alive)} of {total} mutants, at most 2 in 100 may be")
 
@@ -221,12 +268,17 @@ def changes(old: Record | None, new: Record) -> Iterator[str]:
 def _entries(record: Record) -> dict[tuple[str, str], dict[str, object]]:
     parts = msgspec.to_builtins(record)
     found: dict[tuple[str, str], dict[str, object]] = {("hypotheses", record.chapter): {"shape": record.hypotheses}}
-    for section in ("obligations", "invariants", "theorems", "events", "mutants", "explorations"):
+    for section in _SECTIONS:
         for entry in parts[section]:
             name = entry.get("id") or entry.get("name") or f"{record.chapter} {entry['scope']} {entry['states']}"
-            found[section.removesuffix("s"), name] = entry
-    found |= {("witness", name): entry for name, entry in parts["witnesses"].items()}
+            found[_SECTIONS[section], name] = entry
     return found
+
+
+_SECTIONS = {
+    "obligations": "obligation", "invariants": "invariant", "theorems": "theorem", "events": "event",
+    "witnesses": "witness", "mutants": "mutant", "explorations": "exploration",
+}  # fmt: skip
 
 
 def _difference(old: Mapping[str, object], new: Mapping[str, object]) -> str:

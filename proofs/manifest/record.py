@@ -79,6 +79,14 @@ class EventEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     witness: Reached | None = None
 
 
+class WitnessEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A situation that has to be reached, and where it is."""
+
+    name: str
+    content: str
+    witness: Reached | None = None
+
+
 class ExplorationEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One exhaustive exploration and what it counted."""
 
@@ -101,7 +109,7 @@ class Record(msgspec.Struct, frozen=True):
     invariants: tuple[StatementEntry, ...]
     theorems: tuple[StatementEntry, ...]
     events: tuple[EventEntry, ...]
-    witnesses: dict[str, Reached]
+    witnesses: tuple[WitnessEntry, ...]
     explorations: tuple[ExplorationEntry, ...]
     mutants: tuple[Fate, ...]
 
@@ -121,11 +129,11 @@ def load_record(chapter: str, folder: Path = FOLDER) -> Record | None:
         ManifestError: the file is no manifest of this schema.
     """
     path = path_of(chapter, folder)
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
         record = msgspec.json.decode(path.read_bytes(), type=Record)
-    except msgspec.MsgspecError as error:
+    except (OSError, msgspec.MsgspecError) as error:
         raise ManifestError(f"{path}: {error}, expected a manifest of a chapter") from error
     if record.schema != SCHEMA or record.chapter != chapter:
         raise ManifestError(f"{path}: schema {record.schema} of {record.chapter}, expected {SCHEMA} of {chapter}")

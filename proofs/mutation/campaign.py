@@ -57,11 +57,12 @@ class Campaign:
         on_fates: Callable[[Sequence[Fate]], None] = lambda fates: None,
     ) -> None:
         self._on_fates = on_fates
-        self.ids = {name: tuple(known_ids(name)) for name in chapters}
-        valid = {(f.id, f.key): f for f in remembered}
+        self.ids = {name: tuple(known(name)) for name in chapters}
         self.fates: dict[str, Fate] = {}
-        for ids in self.ids.values():
-            self.fates |= {id: valid[id, rests_on] for id, rests_on in ids_with_keys(ids) if (id, rests_on) in valid}
+        before = list(remembered)
+        for name in chapters:
+            mutants = known(name)
+            self.fates |= {f.id: f for f in before if f.id in mutants and f.key == key(mutants[f.id], f.by)}
 
     @property
     def total(self) -> int:
@@ -90,15 +91,6 @@ class Campaign:
     def of(self, chapter: str) -> list[Fate]:
         """What is known of a chapter's mutants, in the order of the text."""
         return [self.fates[id] for id in self.ids[chapter] if id in self.fates]
-
-
-def known_ids(name: str) -> Iterator[str]:
-    yield from known(name)
-
-
-def ids_with_keys(ids: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for id in ids:
-        yield id, key(known(id.partition(".")[0])[id])
 
 
 def is_invariant(id: str) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 
 from kvspec.model.exploring.outcome import Outcome
 from kvspec.model.exploring.scopes import Scope
+from kvspec.proofs.mutation.key import key
 from kvspec.proofs.mutation.kill import EXPLORATION, KILLED, Fate
 from kvspec.proofs.mutation.mutants import Mutant
 from kvspec.spec.language.chapter import Chapter
@@ -32,17 +33,19 @@ def fate_by_exploration(
         if right is None or wrong is None:
             continue
         if wrong.violation is not None and right.violation is None:
-            return _killed(alive, wrong.violation.name, f"in {scope.text}")
+            return _killed(alive, mutant, wrong.violation.name, f"in {scope.text}")
         if right.complete and wrong.complete:
             met |= _met(right)
             still |= _met(wrong)
     lost = sorted(met - still)
-    return _killed(alive, lost[0], "no longer met in any scope") if lost else alive
+    return _killed(alive, mutant, lost[0], "no longer met in any scope") if lost else alive
 
 
 def _met(outcome: Outcome) -> set[str]:
     return {*outcome.fired, *outcome.reached}
 
 
-def _killed(alive: Fate, killer: str, note: str) -> Fate:
-    return msgspec.structs.replace(alive, verdict=KILLED, by=EXPLORATION, killer=killer, note=note)
+def _killed(alive: Fate, mutant: Mutant, killer: str, note: str) -> Fate:
+    return msgspec.structs.replace(
+        alive, key=key(mutant, EXPLORATION), verdict=KILLED, by=EXPLORATION, killer=killer, note=note
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from kvspec.proofs.mutation.key import key
 from kvspec.proofs.mutation.kill import KILLED, TEST, Fate
 from kvspec.proofs.mutation.mutants import Mutant
 from kvspec.spec.language.chapter import Chapter
@@ -23,4 +24,6 @@ def fate_by_test(alive: Fate, mutant: Mutant, judge: Judge) -> Fate:
     if broken is None:
         return alive
     note = "a correct manager is said to break it"
-    return msgspec.structs.replace(alive, verdict=KILLED, by=TEST, killer=broken, note=note)
+    return msgspec.structs.replace(
+        alive, key=key(mutant, TEST), verdict=KILLED, by=TEST, killer=broken, note=note
+    )

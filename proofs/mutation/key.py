@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.metadata import version
 
+from kvspec.proofs.manifest.scopes import SCOPES
 from kvspec.proofs.mutation.mutants import Mutant, content, row_content
 from kvspec.spec import CHAPTERS, load
 from kvspec.spec.language.chapter import START, Chapter
@@ -19,8 +20,14 @@ GENERATION = 2
 """Goes up when mutants are judged in another way, so that old verdicts do not count."""
 
 
-def key(mutant: Mutant) -> str:
-    """The fingerprint of everything that decides what becomes of a mutant."""
+def key(mutant: Mutant, by: str = "proof") -> str:
+    """The fingerprint of everything that decides what becomes of a mutant; ``by`` says who was asked.
+
+    What runs and judges say depends on the whole chapter, and on the scopes that are explored.
+    """
+    if by not in ("", "proof"):
+        scopes = SCOPES.get(mutant.chapter, ())
+        return joined((key(mutant), *row_keys(mutant.chapter).values(), *scopes))
     parts = row_keys(mutant.chapter)
     match mutant.row:
         case "axiom":  # the chapters that stand on this one may need it
@@ -40,16 +47,17 @@ def row_keys(name: str) -> dict[str, str]:
 
 def keys_of(chapter: Chapter) -> dict[str, str]:
     """The same for a chapter that need not be one of the specification's own."""
-    assumed = digest(s.term for s in (*chapter.axioms, *chapter.lower_invariants, *chapter.invariants))
+    stated = digest(s.term for s in (*chapter.axioms, *chapter.lower_invariants, *chapter.invariants))
+    assumed = joined((stated, chapter.declaration))
     theorems = chapter.theorems
     keys = {}
     for row in (START, *chapter.event_names):
         said = [_said(chapter, s) for s in theorems if row in (s.after, *s.asks)]
         loops = [_loop(loop) for loop, _ in chapter.loops if loop.step == row]
         keys[row] = joined((row_content(chapter, row), assumed, *said, *loops, *solvers(), str(GENERATION)))
-    stated = digest(s.term for s in theorems if s.after is None)
-    proved = joined((stated, assumed, *solvers(), str(GENERATION)))
-    return keys | {"theorem": stated} | dict.fromkeys(chapter.functions, proved)
+    said_of_states = digest(s.term for s in theorems if s.after is None)
+    proved = joined((said_of_states, assumed, *solvers(), str(GENERATION)))
+    return keys | {"theorem": said_of_states} | dict.fromkeys(chapter.functions, proved)
 
 
 def _said(chapter: Chapter, s: Statement) -> str:

@@ -100,8 +100,11 @@ def judged(groups: Iterable[Group]) -> tuple[tuple[str, ...], str | None]:
                 failing.append(o.id)
                 doubted.append((prover, o))
     for prover, o in doubted:
-        if prover.result(o).verdict in (Verdict.REFUTED, Verdict.VACUOUS):
+        verdict = prover.result(o).verdict
+        if verdict in (Verdict.REFUTED, Verdict.VACUOUS):
             return tuple(failing), o.id
+        if verdict is Verdict.PROVED:  # with more effort
+            failing.remove(o.id)
     return tuple(failing), None
 
 

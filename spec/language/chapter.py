@@ -138,6 +138,17 @@ class Chapter:
             raise SpecError(f"{self.cls.__name__} has no event {name}", "one of " + ", ".join(self.event_names))
         return declared
 
+    @property
+    def declaration(self) -> str:
+        """Everything that is declared beside statements and events: variables, statics, chapters inside."""
+        variables = [f"{v.name}: {v.sort}{' ghost' if v.ghost else ''}" for v in self.variables.values()]
+        statics = [f"{s.name}: {s.arguments} -> {s.result}" for s in self.statics.values()]
+        inside = [
+            f"{'.'.join(scope.path)}: {slot.machine.__name__} of {index}{' refined' if slot.refined else ''}"
+            for slot, scope, index in self._instances
+        ]
+        return "; ".join((*variables, *statics, *inside))
+
     # -- other texts ---------------------------------------------------------------------------------------------
 
     def with_event(self, name: str, edit: Edit) -> Chapter:
