@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -33,8 +33,6 @@ def mutate(
 ) -> Exit:
     """Make one mistake at a time in the spec, and see what turns red."""
     json_file = JsonFile(json, force=force)
-    if notebook.exists() and not notebook.is_file():
-        fail_input(f"'{notebook}' is no file", where="--notebook", expected="a file of fates, or a new one")
     with manifest_input():
         run = MutationRun(spec_chapters(chapter), notebook, again)
 
@@ -59,6 +57,10 @@ def manifest_input() -> Iterator[None]:
         fail_input(str(error))
 
 
+def _no_notebook(what: str) -> NoReturn:
+    fail_input(what, where="--notebook", expected="a file of fates, or a new one")
+
+
 def spec_chapters(text: str) -> list[str]:
     """Chapters of the specification by name, separated by commas; all of them for an empty text."""
     from kvspec.spec import CHAPTERS
@@ -79,6 +81,8 @@ class MutationRun:
         from kvspec.proofs.mutation.campaign import Campaign, Notebook
 
         self.began = time.perf_counter()
+        if notebook.exists() and not notebook.is_file():
+            _no_notebook(f"'{notebook}' is no file")
         self.reasons = accepted().alive
         notes = Notebook(notebook)
         self.before = {name: record for name in chapters if (record := load_record(name)) is not None}
@@ -86,9 +90,23 @@ class MutationRun:
         self.campaign = Campaign(chapters, [] if again else [*recorded, *notes.fates()], on_fates=self._noted)
         self._notes = notes
         self.known = len(self.campaign.fates)
+        if self.known < self.campaign.total:
+            with self._writing():
+                notes.prepare()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            _no_notebook(f"'{self._notes.path}' could not be written ({error.strerror or error})")
+
+    def _note(self, fates: Sequence[Fate]) -> None:
+        with self._writing():
+            self._notes.add(fates)
 
     def _noted(self, fates: Sequence[Fate]) -> None:
-        self._notes.add(fates)
+        self._note(fates)
         self._advance(len(fates))
 
     def run(self, jobs: int) -> None:
@@ -123,7 +141,7 @@ class MutationRun:
                 bar.advance(1, f.id)
                 if found is not f:
                     self.campaign.fates[f.id] = found
-                    self._notes.add([found])
+                    self._note([found])
 
     # -- what came out -------------------------------------------------------------------------------------------
 

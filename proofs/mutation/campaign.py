@@ -12,7 +12,19 @@ import msgspec
 
 from kvspec.proofs.campaign import quiet
 from kvspec.proofs.mutation.key import key
-from kvspec.proofs.mutation.kill import Fate, fate, fate_of_weakened, fate_without_axiom, known
+from kvspec.proofs.mutation.kill import (
+    ALIVE,
+    EQUIVALENT,
+    EXPLORATION,
+    KILLED,
+    PROOF,
+    TEST,
+    Fate,
+    fate,
+    fate_of_weakened,
+    fate_without_axiom,
+    known,
+)
 from kvspec.proofs.mutation.mutants import AXIOM, INVARIANT
 from kvspec.spec import load
 
@@ -46,7 +58,7 @@ class Campaign:
 
     Args:
         chapters: their names.
-        remembered: fates from before; one counts as long as what it rests on is the same.
+        remembered: fates from before; one counts if it makes sense, and as long as what it rests on is the same.
         on_fates: called with fates as they get known, in this process.
     """
 
@@ -59,7 +71,7 @@ class Campaign:
         self._on_fates = on_fates
         self.ids = {name: tuple(known(name)) for name in chapters}
         self.fates: dict[str, Fate] = {}
-        before = list(remembered)
+        before = list(filter(makes_sense, remembered))
         for name in chapters:
             mutants = known(name)
             self.fates |= {f.id: f for f in before if f.id in mutants and f.key == key(mutants[f.id], f.by)}
@@ -110,23 +122,40 @@ def _results(pieces: Sequence[Piece], jobs: int) -> Iterator[list[Fate]]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def makes_sense(f: Fate) -> bool:
+    """Whether a judge could have said so: what is killed has a killer, what is not has none."""
+    if f.verdict == KILLED:
+        return f.by in (PROOF, EXPLORATION, TEST) and f.killer != ""
+    return f.verdict in (EQUIVALENT, ALIVE) and f.by == f.killer == ""
+
+
 class Notebook:
     """A file of fates, one in a line, so that a campaign that was interrupted goes on where it was."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def prepare(self) -> None:
+        """Make sure that it can be written, without changing what it says.
+
+        Raises:
+            OSError: it cannot.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(b"")  # some files of the system can be opened, and take nothing
+
     def fates(self) -> list[Fate]:
-        """What is written down; a line that was cut off by an interruption does not count."""
+        """What is written down; a line that was cut off by an interruption, or makes no sense, does not count."""
         if not self.path.exists():
             return []
         found = []
         for line in self.path.read_bytes().splitlines():
             try:
                 found.append(msgspec.json.decode(line, type=Fate))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 continue
-        return found
+        return list(filter(makes_sense, found))
 
     def add(self, fates: Sequence[Fate]) -> None:
         """Each begins a line of its own, behind whatever an interruption has left."""
@@ -137,7 +166,7 @@ class Notebook:
 
 def by_verdict(fates: Iterable[Fate]) -> Mapping[str, int]:
     """How many are killed by proof, by exploration, by tests, equivalent, alive."""
-    counts = dict.fromkeys(("proof", "exploration", "test", "equivalent", "alive"), 0)
+    counts = dict.fromkeys((PROOF, EXPLORATION, TEST, EQUIVALENT, ALIVE), 0)
     for f in fates:
         counts[f.by or f.verdict] += 1
     return counts

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from manifests import copied
+from msgspec.structs import replace
 
 from kvspec.cli.main import INTERRUPTED, run
 from kvspec.cli.output import Exit
-from kvspec.proofs.manifest.record import load_record
+from kvspec.proofs.manifest.record import load_record, write_record
 from kvspec.proofs.mutation import campaign
 from kvspec.proofs.mutation.campaign import PIECE, Piece, is_invariant
 from kvspec.proofs.mutation.key import key
@@ -167,7 +169,6 @@ def test_an_interrupted_run_shows_and_keeps_what_was_judged(
     [
         (["--chapter", "block"], "--chapter: unknown chapter 'block', expected one of keys, "),
         (["--chapter", "language"], "--chapter: unknown chapter 'language', expected one of keys, "),
-        (["--notebook", "."], "--notebook: '.' is no file, expected a file of fates, or a new one"),
         (["--jobs", "-1"], "mutate: Invalid value for '--jobs'"),
     ],
 )
@@ -176,11 +177,71 @@ def test_bad_usage(args: list[str], message: str, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.startswith(f"kvspec: error: {message}")
 
 
-@pytest.mark.parametrize("name", ["blocks.json", "reasons.toml"])
+@pytest.mark.needs_file("/proc/version")
+@pytest.mark.parametrize("name", [".", "folder", "/dev/null", "/proc/version", "/proc/no/notes", "file/notes"])
 @pytest.mark.parametrize("command", ["mutate", "manifest"])
-def test_a_manifest_that_cannot_be_read_is_bad_input(
-    command: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_notebook_that_takes_nothing_is_bad_input_before_anything_is_judged(
+    command: str,
+    name: str,
+    folder: Path,
+    tmp_path: Path,
+    lenient: list[Piece],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (folder / name).write_text("{", encoding="utf-8")
-    assert run([command, "--chapter", "blocks"]) == Exit.BAD_INPUT
-    assert capsys.readouterr().err.startswith(f"kvspec: error: {folder / name}: ")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (folder / "blocks.json").unlink()
+    assert run([command, "--chapter", "blocks", "--jobs", "1", "--notebook", name]) == Exit.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), lenient) == ("", 1, [])
+    assert err.startswith(f"kvspec: error: --notebook: '{name}' ")
+    assert err.endswith(", expected a file of fates, or a new one\n")
+
+
+def test_a_notebook_that_takes_no_more_is_bad_input(
+    folder: Path,
+    tmp_path: Path,
+    lenient: list[Piece],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(self: campaign.Notebook, fates: Sequence[Fate]) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(campaign.Notebook, "add", full)
+    (folder / "blocks.json").unlink()
+    assert mutate(tmp_path, "--chapter", "blocks") == Exit.BAD_INPUT
+    assert "'{}' could not be written (Disk quota".format(tmp_path / "notes.jsonl") in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("lenient")
+def test_what_makes_no_sense_in_notebook_or_manifest_is_judged_again(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blocks.json").unlink()
+    first, second, third, *_ = (Fate(m.id, key(m), "killed", "proof", "a.b/c") for m in known("blocks").values())
+    record = load_record("handles")
+    assert record is not None
+    write_record(replace(record, chapter="blocks", mutants=(replace(first, verdict="banana"), second)))
+    campaign.Notebook(tmp_path / "notes.jsonl").add([replace(first, by="banana"), third])
+    assert mutate(tmp_path, "--chapter", "blocks") == Exit.UNKNOWN
+    assert " mutants, " in (shown := capsys.readouterr().out) and "; 2 known from before" in shown
+
+
+@pytest.mark.parametrize("name", ["blocks.json", "reasons.toml"])
+@pytest.mark.parametrize("text", ["x", "{", "[[", "\0", '{"schema": 1, "chapter": "blocks"}'])
+@pytest.mark.parametrize(
+    "args",
+    [["mutate", "--chapter", "blocks"], ["manifest", "--chapter", "blocks"], ["explain", "blocks.free_iff_unheld"]],
+    ids=lambda args: args[0],
+)
+def test_a_manifest_that_cannot_be_read_is_bad_input(
+    args: list[str], text: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).write_text(text, encoding="utf-8")
+    assert run(args) == Exit.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"kvspec: error: {folder / name}: ")

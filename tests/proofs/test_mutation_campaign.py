@@ -36,9 +36,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The mutants that are judged, in order; no prover is asked, a mutant that drops something is killed."""
     found: list[str] = []
 
+    def made_up(id: str, rests_on: str) -> Fate:
+        dropped = "without" in id
+        return Fate(id, rests_on, "killed", "proof", "made.x/y") if dropped else Fate(id, rests_on, "alive")
+
     def judge(piece: Piece) -> list[Fate]:
         found.extend(piece.ids)
-        return [Fate(id, key(known(piece.chapter)[id]), "killed" if "without" in id else "alive") for id in piece.ids]
+        return [made_up(id, key(known(piece.chapter)[id])) for id in piece.ids]
 
     monkeypatch.setattr(campaign, "judge", judge)
     return found
@@ -177,6 +181,58 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path, cut: int) -> Non
     assert notes.fates() == fates
 
 
+NONSENSE = [
+    ("banana", "", ""),
+    ("killed", "", "a.b/c"),
+    ("killed", "banana", "a.b/c"),
+    ("killed", "proof", ""),
+    ("alive", "proof", ""),
+    ("equivalent", "test", "a.b/c"),
+    ("", "", ""),
+]
+"""Verdicts, killers' kinds and killers that no judge gives."""
+
+
+@pytest.mark.parametrize(("verdict", "by", "killer"), NONSENSE)
+def test_a_fate_that_makes_no_sense_does_not_count(
+    spec: Any, asked: list[str], tmp_path: Path, verdict: str, by: str, killer: str
+) -> None:
+    notes, fates = Notebook(tmp_path / "notes.jsonl"), list(run().fates.values())
+    wrong = msgspec.structs.replace(fates[0], verdict=verdict, by=by, killer=killer)
+    notes.add([wrong, *fates[1:]])
+    assert notes.fates() == fates[1:]
+    for remembered in ([wrong, *fates], [*fates, wrong]):
+        asked.clear()
+        assert run(remembered).of("made") == fates and asked == []
+    assert run([wrong, *fates[1:]]).of("made") == fates and asked == [wrong.id]
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"[" * 100_000, b'{"x": ' + b"[" * 100_000, b"\0" * 9, b"null", b'"a"'])
+def test_a_line_that_is_no_fate_does_not_count(tmp_path: Path, line: bytes) -> None:
+    notes, fates = Notebook(tmp_path / "notes.jsonl"), [Fate("a.b: c", "0", "alive")]
+    notes.path.write_bytes(line)
+    notes.add(fates)
+    assert notes.fates() == fates
+
+
+@pytest.mark.needs_file("/proc/version")
+@pytest.mark.parametrize("name", ["/proc/version", "/proc/no/such", "file/notes", ".", "/dev/null/notes"])
+def test_a_notebook_that_takes_nothing_says_so(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match=r"\w"):
+        Notebook(Path(name)).prepare()
+
+
+def test_a_notebook_that_is_prepared_says_what_it_said(tmp_path: Path) -> None:
+    notes, fates = Notebook(tmp_path / "deep" / "notes.jsonl"), [Fate("a.b: c", "0", "alive")]
+    notes.prepare()
+    notes.add(fates)
+    before = notes.path.read_bytes()
+    notes.prepare()
+    assert notes.path.read_bytes() == before and notes.fates() == fates
+
+
 def test_a_campaign_that_was_interrupted_goes_on_where_it_was(
     spec: Any, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +258,7 @@ def test_a_campaign_that_was_interrupted_goes_on_where_it_was(
 
 
 def test_one_process_and_two_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "known_ids", lambda name: list(known(name))[:12])
+    monkeypatch.setattr(campaign, "known", lambda name: dict(list(known(name).items())[:12]))
     fates = []
     for jobs in (1, 2):
         done = Campaign(["handles"])
