@@ -183,6 +183,7 @@ def _ordered(cell: Cell, structure: Structure, possible: Iterable[Any] | None) -
     if cell.sort.kind == "nat":
         return None
     if possible is None:
-        possible = [blank, *structure.elements(cell.sort)] + [ABSENT] * (cell.sort.kind == "position")
+        absent = cell.sort.kind == "position" and not cell.key  # under a key, the default is read instead
+        possible = [blank, *structure.elements(cell.sort)] + [ABSENT] * absent
     values = dict.fromkeys(possible)
     return tuple([v for v in values if v == blank] + [v for v in values if v != blank])

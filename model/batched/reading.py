@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from kvspec.model.batched.logic import FALSE, TRUE, Logic
 from kvspec.model.batched.numbers import Arithmetic, Number, constant
@@ -25,8 +25,6 @@ Members = dict[Any, int]
 """For each element that may be in a set, the statement that it is; no other element is."""
 Table = dict[Any, Any]
 """What a map holds, by bare keys; under any other key it holds the default of its sort."""
-STRAY: Final = object()
-"""In a `Table`: that something was stored under a key that the sorts do not have."""
 Environment = Mapping[Term, Any]
 """What bound variables and parameters stand for, as Python values."""
 
@@ -117,10 +115,7 @@ class Reading:
     def _mixed_tables(self, branches: list[tuple[int, Table]], sort: MapSort) -> Table:
         found: Table = {}
         for key in dict.fromkeys(key for _, table in branches for key in table):
-            if key is STRAY:
-                found[key] = self.logic.any_of(self.logic.both(c, table.get(key, FALSE)) for c, table in branches)
-            else:
-                found[key] = self.mixed([(c, self.held(table, key, sort)) for c, table in branches], sort.value)
+            found[key] = self.mixed([(c, self.held(table, key, sort)) for c, table in branches], sort.value)
         return found
 
     def _gathered(self, branches: list[tuple[int, dict[Any, int]]]) -> dict[Any, int]:
@@ -137,6 +132,15 @@ class Reading:
         """What a map holds under a bare key."""
         return table[key] if key in table else self.lift(default(sort.value), sort.value)
 
+    def stored(self, meaning: Any, sort: Sort | SetSort) -> Any:
+        """What a map holds after this was stored in it: the default of its sort where that is absent."""
+        if isinstance(sort, SetSort) or sort.kind not in ("nat", "position"):
+            return meaning
+        if sort.kind == "nat":
+            return self.numbers.choose(meaning.absent, constant(default(sort)), Number(meaning.bits))
+        values = [(literal, {default(sort) if v is ABSENT else v: TRUE}) for v, literal in meaning.items()]
+        return self._gathered(values) if ABSENT in meaning else meaning
+
     def equal(self, left: Any, right: Any, sort: AnySort) -> int:
         """That two meanings of one sort are the same value."""
         logic = self.logic
@@ -146,7 +150,7 @@ class Reading:
                 return logic.all_of(logic.differ(left.get(e, FALSE), right.get(e, FALSE)) ^ 1 for e in elements)
             case MapSort():
                 keys = {**left, **right}
-                pairs = ((self.held(left, k, sort), self.held(right, k, sort)) for k in keys if k is not STRAY)
+                pairs = ((self.held(left, k, sort), self.held(right, k, sort)) for k in keys)
                 return logic.all_of(self.equal(a, b, sort.value) for a, b in pairs)
             case Sort(kind="bool"):
                 return logic.differ(left, right) ^ 1
@@ -304,14 +308,17 @@ def _changed(member: int) -> Callable[[Reading, Term, Environment], Members]:
 
 def _store(r: Reading, t: Term, env: Environment) -> Table:
     sort = cast(MapSort, t.sort)
-    table, value = dict(r.read(t.args[0], env)), r.read(t.args[-1], env)
+    table, value = dict(r.read(t.args[0], env)), r.stored(r.read(t.args[-1], env), sort.value)
     for keys, literal in r.combined(t.args[1:-1], env):
         key = bare(keys)
         old = r.held(table, key, sort)
-        if keys not in r.known(sort.keys):
-            table[STRAY] = r.logic.either(table.get(STRAY, FALSE), literal)
         table[key] = value if literal == TRUE else r.mixed([(literal, value), (literal ^ 1, old)], sort.value)
     return table
+
+
+def _table(r: Reading, t: Term, env: Environment) -> Table:
+    value = cast(MapSort, t.sort).value
+    return {key: r.stored(meaning, value) for key, meaning in r.each(t, env)}
 
 
 def _case(r: Reading, t: Term, env: Environment) -> Choice:
@@ -368,7 +375,7 @@ _MEANING: Mapping[str, Callable[[Reading, Term, Environment], Any]] = {
     "set_remove": _changed(FALSE),
     "set_lambda": lambda r, t, env: {key: literal for key, literal in r.each(t, env) if literal != FALSE},
     "store": _store,
-    "map_lambda": lambda r, t, env: dict(r.each(t, env)),
+    "map_lambda": _table,
     "case": _case,
     "is_case": _is_case,
     "field": _field,

@@ -9,7 +9,7 @@ from typing import Any
 from kvspec.model.batched.layout import Layout
 from kvspec.model.batched.logic import FALSE, Logic
 from kvspec.model.batched.numbers import Number
-from kvspec.model.batched.reading import STRAY, Reading
+from kvspec.model.batched.reading import Reading
 from kvspec.model.concrete import Structure, bare, default
 from kvspec.model.exploring.cells import Cells
 from kvspec.model.exploring.coverage import step_theorems
@@ -98,6 +98,7 @@ class Compiler:
         guard = _guard(instance, reading)
         if guard == FALSE:
             return None
+        guard = logic.both(guard, self._stray(instance, reading) ^ 1)
         written = []
         for path in dict.fromkeys(e.path for e in event.effects):
             after = reading.read(event.after[path], env)
@@ -134,19 +135,28 @@ class Compiler:
             if new != old:
                 yield number, new
 
+    def _stray(self, instance: Instance, reading: Reading) -> int:
+        """That something is stored under a key that the sorts do not have, by a change that happens; see `Inside`."""
+        logic, env = reading.logic, values(instance)
+        found = []
+        for effect in instance.event.effects:
+            sort = self.cells.sorts[effect.path]
+            happens = reading.statement(effect.condition, env)
+            if effect.keys and happens != FALSE and isinstance(sort, MapSort):
+                known = reading.known(sort.keys)
+                strays = (lit for key, lit in reading.combined(effect.keys, env) if key not in known)
+                found.append(logic.both(happens, logic.any_of(strays)))
+        return logic.any_of(found)
+
     def _outside(self, path: Path, after: Any, reading: Reading) -> int:
-        """That something stored is outside the scope; see `Inside`."""
+        """That a value which is stored is outside the scope; see `Inside`."""
         sort = self.cells.sorts[path]
         if not isinstance(sort, MapSort):
             return self._value_outside(after, sort, reading)
         before = reading.state[path]
-        found = [after.get(STRAY, FALSE)]
-        found += [
-            self._value_outside(value, sort.value, reading)
-            for key, value in after.items()
-            if key is not STRAY and value is not before.get(key)
-        ]
-        return reading.logic.any_of(found)
+        keys = map(bare, reading.tuples(sort.keys))
+        stored = (after[key] for key in keys if key in after and after[key] is not before.get(key))
+        return reading.logic.any_of(self._value_outside(value, sort.value, reading) for value in stored)
 
     def _value_outside(self, meaning: Any, sort: Sort | SetSort, reading: Reading) -> int:
         if isinstance(sort, SetSort):

@@ -164,10 +164,10 @@ class _Walking:
                 after = fire(instance.event, self.structure, state, instance.args)
             except NotEnabled:
                 return False
-            last, state = Taken(instance, state, after), after
             asked_to_call = wrong.kind == "call" and number == len(way)
-            if not asked_to_call and not inside.step(instance.event, after):
+            if not asked_to_call and not inside.step(instance.event, instance.args, state, after):
                 return False
+            last, state = Taken(instance, state, after), after
         if last is not None and wrong.kind == "call":
             return judge.call(last) == wrong
         return judge.state(state) == wrong or (last is not None and judge.step(last) == wrong)

@@ -1,7 +1,8 @@
 """A state as a tuple: one value for each cell.
 
 A cell is a scalar variable, one key of a map, or the membership of one possible member in a set (also in a set that a
-map leads to). Two states are equal exactly if their tuples are, as long as everything stored is `Inside` the scope.
+map leads to). Two states read the same exactly if their tuples are equal, as long as everything stored is `Inside` the
+scope: where a map holds what is absent, the default of its sort is read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvspec.model.concrete import State, Structure, bare, default
+from kvspec.model.concrete import ABSENT, State, Structure, bare, default
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort
 
@@ -77,8 +78,8 @@ def _cells(path: Path, sort: AnySort, structure: Structure) -> list[Cell]:
 
 def _value(whole: Any, cell: Cell, sort: AnySort) -> Any:
     if isinstance(sort, MapSort):
-        inner = sort.value
-        return _value(whole.get(bare(cell.key), default(inner)), cell, inner)
+        inner, held = sort.value, whole.get(bare(cell.key), ABSENT)
+        return _value(default(inner) if held is ABSENT else held, cell, inner)
     return bare(cell.member) in whole if isinstance(sort, SetSort) else whole
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvspec.model.concrete import ABSENT, State, Structure, Variant, bare, default, initial
+from kvspec.model.concrete import ABSENT, State, Structure, Variant, bare, default, evaluate, initial
 from kvspec.spec.language.chapter import Chapter
-from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort
-from kvspec.spec.language.traced import TracedEvent
+from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
+from kvspec.spec.language.traced import Effect, TracedEvent
 
 MOST_INSTANCES: Final = 4096
 """Of one event; a set parameter over twelve possible members has as many values."""
@@ -89,27 +89,40 @@ class Inside:
 
     A step is *not taken* if it stores a position beyond the last of the carrier (the scope ends there), or if a key of
     a map, a member of a set or a part of a variant would be absent (nothing can be stored there). A map or a variable
-    may hold `ABSENT` itself.
+    may hold `ABSENT` itself. A change whose condition does not hold stores nothing, so its key is not looked at.
     """
 
     def __init__(self, chapter: Chapter, structure: Structure) -> None:
         self.chapter, self.structure = chapter, structure
 
-    def step(self, event: TracedEvent, after: State) -> bool:
-        """All that the event may have changed is inside."""
-        return all(self.holds(after[p], self.chapter.variables[p].sort) for p in {e.path for e in event.effects})
+    def step(self, event: TracedEvent, args: tuple[Any, ...], before: State, after: State) -> bool:
+        """All that the event changes between the two states is inside."""
+        values = dict(zip(event.parameters, args, strict=True))
+        paths = {e.path for e in event.effects}
+        return all(self._stored(e, before, values) for e in event.effects) and all(
+            self.holds(after[p], self.chapter.variables[p].sort) for p in paths
+        )
+
+    def _stored(self, effect: Effect, before: State, values: Mapping[Term, Any]) -> bool:
+        """What the change is stored under is inside, if it happens."""
+        sort = self.chapter.variables[effect.path].sort
+        if not isinstance(sort, MapSort) or not effect.keys:
+            return True
+        if not evaluate(effect.condition, self.structure, before, values):
+            return True
+        return self.key(tuple(evaluate(k, self.structure, before, values) for k in effect.keys), sort.keys)
+
+    def key(self, items: tuple[Any, ...], sorts: tuple[Sort, ...]) -> bool:
+        """Something can be stored under this key, or be this member."""
+        return all(map(self._element, items, sorts))
 
     def holds(self, value: Any, sort: AnySort) -> bool:
-        """A value of a state variable is inside."""
+        """A value of a state variable is inside; of a map, what it holds under keys that are."""
         if isinstance(sort, MapSort):
-            return all(self._tuple(k, sort.keys) and self.holds(v, sort.value) for k, v in value.items())
+            return all(self.holds(v, sort.value) for k, v in value.items() if self.key(_parts(k, sort.keys), sort.keys))
         if isinstance(sort, SetSort):
-            return all(self._tuple(member, sort.elements) for member in value)
+            return all(self.key(_parts(member, sort.elements), sort.elements) for member in value)
         return value is ABSENT or self._element(value, sort)
-
-    def _tuple(self, item: Any, sorts: tuple[Sort, ...]) -> bool:
-        parts = item if len(sorts) > 1 else (item,)
-        return all(map(self._element, parts, sorts))
 
     def _element(self, value: Any, sort: Sort) -> bool:
         if value is ABSENT:
@@ -117,3 +130,8 @@ class Inside:
         if isinstance(value, Variant):
             return all(map(self._element, value.fields, sort.fields(value.case)))
         return sort.kind != "position" or value < len(self.structure.carriers[sort.name])
+
+
+def _parts(item: Any, sorts: tuple[Sort, ...]) -> tuple[Any, ...]:
+    """The opposite of `bare`."""
+    return item if len(sorts) > 1 else (item,)

@@ -63,7 +63,7 @@ class Stepper:
 
     def stays(self, taken: Taken) -> bool:
         """The result is inside the scope, so the step is taken."""
-        return self.inside.step(taken.event, taken.after)
+        return self.inside.step(taken.event, taken.instance.args, taken.before, taken.after)
 
     def steps(self, state: State) -> Iterator[Taken]:
         """All steps that are taken."""

@@ -16,7 +16,7 @@ from kvspec.model.exploring.scopes import Scope
 from kvspec.spec import load
 from kvspec.spec.language import Chapter
 from kvspec.spec.language import terms as T
-from kvspec.spec.language.terms import SetSort, Sort
+from kvspec.spec.language.terms import MapSort, SetSort, Sort
 
 POOL = Chapter(AnchorPool)
 
@@ -42,28 +42,35 @@ def test_too_many_instances_are_an_error_that_says_so() -> None:
 def test_a_position_beyond_the_last_is_not_inside() -> None:
     structure = anchor(3, 1, (1,))
     inside, take = Inside(POOL, structure), POOL.event("take")
-    once = fire(take, structure, start_state(POOL, structure), (0, 1))
+    start = start_state(POOL, structure)
+    once = fire(take, structure, start, (0, 1))
     twice = fire(take, structure, once, (0, 2))
-    assert inside.step(take, once)
-    assert not inside.step(take, twice)
+    assert inside.step(take, (0, 1), start, once)
+    assert not inside.step(take, (0, 2), once, twice)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
         ("entry", {(1,): ABSENT}, True),
-        ("entry", {ABSENT: 1}, False),
+        ("size", {0: 1}, True),
+        ("size", {0: 2}, False),
         ("cached", {ABSENT}, False),
         ("holders", {1: {Variant("place", (0, 1))}}, True),
         ("holders", {1: {Variant("place", (0, 2))}}, False),
         ("holders", {1: {Variant("key", (ABSENT,))}}, False),
-        ("table", {(0, 1): 1}, True),
-        ("table", {(0, 2): 1}, False),
     ],
 )
 def test_what_may_be_stored(path: str, value: Any, expected: bool) -> None:
     inside = Inside(POOL, anchor(3, 1, (1,)))
     assert inside.holds(value, POOL.variables[path,].sort) == expected
+
+
+@pytest.mark.parametrize(("key", "expected"), [((0, 1), True), ((0, 2), False), ((0, ABSENT), False)])
+def test_what_something_may_be_stored_under(key: tuple[Any, ...], expected: bool) -> None:
+    sort = POOL.variables["table",].sort
+    assert isinstance(sort, MapSort)
+    assert Inside(POOL, anchor(3, 1, (1,))).key(key, sort.keys) == expected
 
 
 def test_a_state_is_the_tuple_of_its_cells() -> None:
