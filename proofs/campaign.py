@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from multiprocessing import get_context
+from functools import lru_cache, partial
 
 from kvspec.proofs import cardinality
 from kvspec.proofs.obligations import ChapterObligations
 from kvspec.proofs.problems import Group, grouped
+from kvspec.proofs.processes import spread
 from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Result
 from kvspec.spec import CHAPTERS, load
@@ -86,23 +84,6 @@ def _prove_unit(unit: Unit, options: Options) -> list[Result]:
     return prove_group(groups_of(unit.chapter)[unit.group], options, unit.ids)
 
 
-def quiet() -> None:
-    """A worker leaves Ctrl-C to the process that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def prove_units(work: Sequence[Unit], options: Options, jobs: int = 1) -> Iterator[tuple[int, list[Result]]]:
     """Numbers of units with their results, as they get ready."""
-    if jobs <= 1 or len(work) <= 1:
-        for number, unit in enumerate(work):
-            yield number, _prove_unit(unit, options)
-        return
-    pool = ProcessPoolExecutor(min(jobs, len(work)), mp_context=get_context("spawn"), initializer=quiet)
-    try:
-        waiting: dict[Future[list[Result]], int] = {
-            pool.submit(_prove_unit, unit, options): number for number, unit in enumerate(work)
-        }
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return spread(partial(_prove_unit, options=options), work, jobs)

@@ -22,6 +22,7 @@ from kvspec.proofs.manifest.build import exploration_entry
 from kvspec.proofs.manifest.record import FOLDER, ManifestError, Record
 from kvspec.proofs.mutation.key import key, row_keys
 from kvspec.proofs.mutation.kill import ALIVE, EQUIVALENT, EXPLORATION, KILLED, PROOF, TEST, known
+from kvspec.proofs.prove import SOLVERS
 from kvspec.proofs.verdicts import Result
 from kvspec.spec import CHAPTERS, load
 from kvspec.spec.language.digest import digest
@@ -126,6 +127,8 @@ def of_results(record: Record, results: Iterable[Result]) -> Iterator[Finding]:
         short = r.id.partition(".")[2]
         if r.id not in before:
             yield Finding(STALE, record.chapter, f"{short}: a new obligation")
+        elif strangers := set(before[r.id].solvers) - set(SOLVERS):
+            yield Finding(CHANGED, record.chapter, f"{short}: no solver is called {', '.join(sorted(strangers))}")
         elif (before[r.id].verdict, before[r.id].scope) != (r.verdict.value, r.scope):
             was = before[r.id]
             what = f"{short}: {r.verdict.value} ({r.scope}), was {was.verdict} ({was.scope})"
@@ -271,6 +274,7 @@ def _entries(record: Record) -> dict[tuple[str, str], dict[str, object]]:
     for section in _SECTIONS:
         for entry in parts[section]:
             name = entry.get("id") or entry.get("name") or f"{record.chapter} {entry['scope']} {entry['states']}"
+            entry.pop("effort", None)  # what a proof costs is told, not promised
             found[_SECTIONS[section], name] = entry
     return found
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
 
-from kvspec.proofs.campaign import quiet
 from kvspec.proofs.mutation.key import key
 from kvspec.proofs.mutation.kill import (
     ALIVE,
@@ -26,6 +24,7 @@ from kvspec.proofs.mutation.kill import (
     known,
 )
 from kvspec.proofs.mutation.mutants import AXIOM, INVARIANT
+from kvspec.proofs.processes import spread
 from kvspec.spec import load
 
 PIECE = 8
@@ -96,9 +95,10 @@ class Campaign:
         return found
 
     def _judge(self, pieces: Sequence[Piece], jobs: int) -> None:
-        for fates in _results(pieces, jobs):
-            self.fates |= {f.id: f for f in fates}
-            self._on_fates(fates)
+        with closing(spread(judge, pieces, jobs)) as results:
+            for _, fates in results:
+                self.fates |= {f.id: f for f in fates}
+                self._on_fates(fates)
 
     def of(self, chapter: str) -> list[Fate]:
         """What is known of a chapter's mutants, in the order of the text."""
@@ -107,19 +107,6 @@ class Campaign:
 
 def is_invariant(id: str) -> bool:
     return id.partition(".")[2].partition(":")[0] == INVARIANT
-
-
-def _results(pieces: Sequence[Piece], jobs: int) -> Iterator[list[Fate]]:
-    if jobs <= 1 or len(pieces) <= 1:
-        yield from map(judge, pieces)
-        return
-    pool = ProcessPoolExecutor(min(jobs, len(pieces)), mp_context=get_context("spawn"), initializer=quiet)
-    try:
-        waiting: list[Future[list[Fate]]] = [pool.submit(judge, piece) for piece in pieces]
-        for done in as_completed(waiting):
-            yield done.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def makes_sense(f: Fate) -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kvspec.cli.exploring import explore_scopes
 from kvspec.model.exploring.outcome import Outcome, States
+from kvspec.proofs.campaign import prove_chapter
 from kvspec.proofs.manifest.build import hypotheses_shape
 from kvspec.proofs.manifest.check import Seen, findings
 from kvspec.proofs.manifest.compare import (
@@ -32,6 +37,7 @@ from kvspec.proofs.manifest.record import (
     Bound,
     EventEntry,
     ManifestError,
+    Reached,
     Record,
     load_record,
     path_of,
@@ -40,6 +46,7 @@ from kvspec.proofs.manifest.record import (
 )
 from kvspec.proofs.manifest.scopes import SCOPES
 from kvspec.proofs.mutation.kill import ALIVE, Fate
+from kvspec.proofs.prove import Options
 from kvspec.proofs.verdicts import Result, Verdict
 from kvspec.spec import CHAPTERS, load
 
@@ -114,16 +121,17 @@ def test_a_record_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
 def test_one_entry_stands_in_one_line(blocks: Record) -> None:
     lines = text_of(blocks).splitlines()
     statements = (*blocks.invariants, *blocks.theorems)
-    entries = (blocks.obligations, statements, blocks.events, blocks.explorations, blocks.mutants)
+    entries = (
+        blocks.obligations, statements, blocks.events, blocks.witnesses, blocks.explorations, blocks.mutants,
+    )  # fmt: skip
     assert sum(line.startswith('    {"') for line in lines) == sum(map(len, entries))
-    assert sum(line.startswith('    "') for line in lines) == len(blocks.witnesses)
     first, *rest = blocks.mutants
     other = text_of(replace(blocks, mutants=(replace(first, note="another"), *rest))).splitlines()
     assert sum(a != b for a, b in zip(lines, other, strict=True)) == 1
 
 
 def test_a_record_of_nothing_is_read_again(tmp_path: Path, blocks: Record) -> None:
-    empty = Record(1, "blocks", "", (), (), (), (), {}, (), ())
+    empty = Record(1, "blocks", "", (), (), (), (), (), (), ())
     write_record(empty, tmp_path)
     assert load_record("blocks", tmp_path) == empty
 
@@ -305,7 +313,8 @@ def test_an_invariant_is_seen_broken_in_a_scope_that_is_explored(blocks: Record)
     reasons = Accepted(no_bound={f"blocks.{first.name}": "nobody knows how"})
     assert bare(unseen) == [f"{first.name}: no exploration sees a mistake break it"]
     assert bare(unseen, reasons) == []
-    far = replace(blocks, invariants=(replace(first, bound=Bound("m", "blocks=99", 3)), *rest))
+    assert first.bound is not None
+    far = replace(blocks, invariants=(replace(first, bound=replace(first.bound, scope="blocks=99")), *rest))
     assert bare(far) == [f"{first.name}: blocks=99 is not explored, and only there it shows"]
     stale = Finding(STALE, "blocks", f"{first.name}: a reason for an invariant that has a bound")
     assert list(of_itself(blocks, reasons)) == [stale]
@@ -316,9 +325,8 @@ def test_an_event_that_never_happens_and_a_witness_that_nobody_reaches_are_bare(
     assert bare(replace(blocks, events=(replace(take, witness=None), *rest))) == [
         "take: no run in which it happens and changes something"
     ]
-    assert bare(replace(blocks, witnesses={n: w for n, w in blocks.witnesses.items() if n != "exhausted"})) == [
-        "exhausted: no run reaches it (no block is free)"
-    ]
+    *others, last = blocks.witnesses
+    assert bare(replace(blocks, witnesses=(*others, replace(last, witness=None)))) == ["exhausted: no run reaches it"]
 
 
 def test_a_mutant_that_is_alive_needs_a_reason(blocks: Record) -> None:
@@ -358,14 +366,15 @@ def test_a_difference_is_a_line_for_each_entry(blocks: Record) -> None:
     first, *rest = blocks.obligations
     _, *events = blocks.events
     small, *scopes = blocks.explorations
-    (name, reached), *_ = blocks.witnesses.items()
+    shared, *others = blocks.witnesses
+    assert shared.witness is not None
     new = replace(
         blocks,
         hypotheses="∀∃",
         obligations=(replace(first, scope="shown with 9 blocks"), *rest),
         events=(*events, EventEntry("give", "0")),
         explorations=(replace(small, distinct=99), *scopes),
-        witnesses={**blocks.witnesses, name: replace(reached, steps=9)},
+        witnesses=(replace(shared, witness=None), *others),
     )
     assert set(changes(blocks, new)) == {
         "~ hypotheses blocks: shape ∀ -> ∀∃",
@@ -373,7 +382,7 @@ def test_a_difference_is_a_line_for_each_entry(blocks: Record) -> None:
         "+ event give",
         "- event take",
         f"~ exploration blocks {small.scope} {small.states}: distinct {small.distinct} -> 99",
-        f"~ witness {name}: steps {reached.steps} -> 9",
+        f"~ witness {shared.name}: witness {msgspec.to_builtins(shared.witness)} -> nothing",
     }
 
 
@@ -407,24 +416,80 @@ def test_a_new_manifest_is_all_new(blocks: Record) -> None:
 # -- all together ------------------------------------------------------------------------------------------------------
 
 
-def seen(record: Record) -> dict[str, Seen]:
-    return {record.chapter: Seen(results_of(record), outcomes_of(record))}
+@cache
+def ran() -> Seen:
+    """What comes out of the chapter."""
+    results = prove_chapter("blocks", load("blocks"), Options())
+    return Seen(results, explore_scopes("blocks", [SCOPES], lambda outcome: None))
+
+
+def found(folder: Path, seen: Seen | None = None) -> list[Finding]:
+    return findings({"blocks": seen or ran()}, folder)
 
 
 def test_what_is_found_of_a_chapter(blocks: Record, folder: Path) -> None:
-    assert findings(seen(blocks), folder) == []
+    assert found(folder) == []
     take, *rest = blocks.events
     write_record(replace(blocks, events=(replace(take, key="otherwise", witness=None), *rest)), folder)
-    assert {f.kind for f in findings(seen(blocks), folder)} == {STALE, BARE}
+    assert {f.kind for f in found(folder)} == {STALE, CHANGED}
     path_of("blocks", folder).unlink()
-    assert told(findings(seen(blocks), folder)) == [
-        "stale: blocks.manifest: there is none (kvspec manifest --update)"
+    assert told(found(folder)) == ["stale: blocks.manifest: there is none (kvspec manifest --update)"]
+
+
+def first(**changes: Any) -> Callable[[Any], Any]:
+    """The first entry of a section, written otherwise."""
+    return lambda entries: (replace(entries[0], **changes), *entries[1:])
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ("invariants", first(killers=("blocks.take: nothing at all",))),
+        ("invariants", first(killers=())),
+        ("invariants", first(obligations=99)),
+        ("invariants", first(witness=Reached("moon", -5))),
+        ("invariants", first(bound=Bound("nobody", "blocks=2,holders=1", 0))),
+        ("theorems", first(witness=None)),
+        ("events", first(witness=Reached("blocks=2,holders=1", 17))),
+        ("witnesses", first(witness=Reached("blocks=2,holders=1", 17))),
+        ("obligations", first(solvers=("oracle",))),
+        ("obligations", first(scope="unbounded, of course")),
+        ("obligations", first(shape="∀∃∀")),
+        ("explorations", first(distinct=99)),
+        ("explorations", lambda entries: (*entries, replace(entries[0], scope="blocks=99"))),
+        ("mutants", first(verdict="banana")),
+        ("mutants", first(killer="blocks.take/nothing_of_the_kind")),
+        ("mutants", first(by="oracle")),
+        ("mutants", first(verdict="equivalent")),
+        ("mutants", lambda entries: (*entries, *entries[:3])),
+    ],
+)
+def test_what_is_written_by_hand_is_found(
+    section: str, change: Callable[[Any], Any], blocks: Record, folder: Path
+) -> None:
+    write_record(replace(blocks, **{section: change(getattr(blocks, section))}), folder)
+    assert CHANGED in {f.kind for f in found(folder)} or STALE in {f.kind for f in found(folder)}
+
+
+def test_a_scope_that_is_explored_no_more_is_found(folder: Path) -> None:
+    fewer = Seen(ran().results, ran().outcomes[1:])
+    assert {f.kind for f in found(folder, fewer)} >= {STALE, BARE}
+    nothing = Seen(ran().results, [])
+    assert {f.kind for f in found(folder, nothing)} >= {STALE, BARE}
+
+
+@pytest.mark.parametrize("table", ["no_bound", "no_killer"])
+@pytest.mark.parametrize("name", ["blocks.gone", "nochapter.foo"])
+def test_a_reason_for_what_is_not_there_is_found(table: str, name: str, blocks: Record) -> None:
+    reasons = Accepted(**{table: {name: "it was there once"}})
+    assert [f.what for f in of_reasons([blocks], reasons)] == [
+        f"{name.partition('.')[2]}: a reason for a statement that is not there"
     ]
 
 
 def test_larger_scopes_than_those_of_the_manifest_are_nobodys_promise(blocks: Record, folder: Path) -> None:
-    outcomes = outcomes_of(blocks)
+    results, outcomes = ran().results, ran().outcomes
     assert len(outcomes) == len(SCOPES["blocks"])
     larger = Outcome("blocks=9", States.CANONICAL, 1, 1, 1, (), True)
-    assert findings({"blocks": Seen(results_of(blocks), [*outcomes, larger])}, folder) == []
-    assert findings({"blocks": Seen(results_of(blocks), [larger, *outcomes[1:]])}, folder) != []
+    assert found(folder, Seen(results, [*outcomes, larger])) == []
+    assert found(folder, Seen(results, [larger, *outcomes[1:]])) != []
