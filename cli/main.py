@@ -5,8 +5,9 @@ typer function (annotated parameters; the first line of its docstring is the row
 `kvspec.cli.output.Exit`. Its module is imported only when that command is called or its own help is asked for, so
 ``kvspec --help`` costs neither torch nor a solver.
 
-Exit codes are those of `Exit`, and beside them 70 (a fault of kvspec itself: traceback), 130 (interrupted) and 141
-(the reader of a pipe went away). None of these can be taken for a verdict.
+Exit codes are those of `Exit`, and beside them 70 (a fault of kvspec itself: traceback; or a process
+that it started died), 130 (interrupted) and 141 (the reader of a pipe went away). None of these can be taken for a
+verdict.
 """
 
 import errno
@@ -110,9 +111,17 @@ def run(args: Sequence[str] | None = None, commands: Sequence[Command] = COMMAND
         if isinstance(error, OSError) and error.filename is None and error.errno in _CANNOT_WRITE:
             _forget_output()
             return _complain(f"error: the output could not be written: {error.strerror}", Exit.BAD_INPUT)
+        if _is_dead_worker(error):
+            return _complain("error: a worker process died (out of memory?), so there is no verdict", INTERNAL_ERROR)
         traceback.print_exc()
         code = _complain(f"this is a fault of kvspec {version()}, not a verdict", INTERNAL_ERROR)
     return int(code)
+
+
+def _is_dead_worker(error: Exception) -> bool:
+    from concurrent.futures import BrokenExecutor
+
+    return isinstance(error, BrokenExecutor)
 
 
 def _forget_output() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,7 @@ from kvspec.cli.errors import fail_input, place
 from kvspec.cli.main import Command
 from kvspec.cli.options import ForceOption, JsonOption
 from kvspec.cli.output import Exit, JsonFile, on_interrupt
+from kvspec.proofs.processes import spread
 
 
 def end(
@@ -63,7 +66,31 @@ def wait() -> Exit:
     return Exit.HOLDS
 
 
+def spread_out(count: int) -> Exit:
+    """Let so many processes work for ever."""
+    with on_interrupt(lambda: print("reported", flush=True)):
+        print("spreading", flush=True)
+        list(spread(for_ever, range(count), count))
+    return Exit.HOLDS
+
+
+def for_ever(number: int) -> None:
+    os.write(1, b"at work\n")  # in one piece, as others write there, too
+    time.sleep(600)
+
+
+def dying(*args: object, **options: object) -> None:
+    """What a process does that is killed for the memory it takes."""
+    os._exit(0)
+
+
+def lose() -> Exit:
+    """Lose a process."""
+    list(spread(dying, [0, 0], 2))
+    return Exit.HOLDS
+
+
 COMMANDS = [
     Command(function.__name__, (function.__doc__ or "").partition("\n")[0], __name__)
-    for function in (end, complain, read, stop, crash, forget, talk, wait)
+    for function in (end, complain, read, stop, crash, forget, talk, wait, spread_out, lose)
 ] + [Command("absent", "Cannot be imported.", "no_such_module")]

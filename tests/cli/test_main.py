@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -34,6 +35,7 @@ def start(*args: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         stdin=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # Ctrl-C is sent to a whole process group
     )
 
 
@@ -148,6 +150,27 @@ def test_ctrl_c_leaves_no_traceback() -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert (process.returncode, err) == (INTERRUPTED, "kvspec: interrupted\n")
+
+
+@pytest.mark.parametrize("at_work", [0, 1, 2])
+def test_ctrl_c_ends_all_processes_at_once(at_work: int) -> None:
+    process = start("spread_out", "2")
+    assert process.stdout is not None
+    try:
+        seen = [process.stdout.readline() for _ in range(1 + at_work)]
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()  # ends when nobody has the output open any more
+    assert seen == ["spreading\n"] + at_work * ["at work\n"]
+    assert (process.returncode, err) == (INTERRUPTED, "kvspec: interrupted\n")
+    assert out.replace("at work\n", "") == "reported\n"
+
+
+def test_a_process_that_died_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lose"], TEST_COMMANDS) == INTERNAL_ERROR
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("kvspec: error: a worker process died (out of memory?)")
 
 
 def test_a_closed_pipe_is_no_verdict() -> None:

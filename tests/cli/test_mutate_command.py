@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from cli_commands import dying
 from manifests import copied
 from msgspec.structs import replace
 
-from kvspec.cli.main import INTERRUPTED, run
+from kvspec.cli.main import INTERNAL_ERROR, INTERRUPTED, run
 from kvspec.cli.output import Exit
 from kvspec.proofs.manifest.record import load_record, write_record
 from kvspec.proofs.mutation import campaign
@@ -159,6 +160,16 @@ def test_an_interrupted_run_shows_and_keeps_what_was_judged(
     monkeypatch.setattr(campaign, "judge", judge)
     assert mutate(tmp_path, "--chapter", "blocks") == Exit.UNKNOWN
     assert f"{2 * PIECE} known from before" in capsys.readouterr().out
+
+
+def test_a_process_that_died_is_no_verdict(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blocks.json").unlink()
+    monkeypatch.setattr(campaign, "judge", dying)
+    assert mutate(tmp_path, "--chapter", "blocks", "--jobs", "2") == INTERNAL_ERROR
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and err.startswith("kvspec: error: a worker process died")
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import pytest
+from cli_commands import dying
 
 from kvspec import spec
 from kvspec.cli import check_command, prove_command
-from kvspec.cli.main import INTERRUPTED, run
+from kvspec.cli.main import INTERNAL_ERROR, INTERRUPTED, run
 from kvspec.cli.output import Exit
 from kvspec.cli.prove_report import not_proved
 from kvspec.proofs import campaign, describe
@@ -221,6 +222,13 @@ def test_an_interrupted_run_shows_what_it_has(
     assert "interrupted; what follows is what was done until then" in capsys.readouterr().out
     result = json.loads(file.read_text())
     assert result["complete"] is False and result["exit"] == Exit.UNKNOWN and result["obligations"]
+
+
+def test_a_process_that_died_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(campaign, "_prove_unit", dying)
+    assert run(["prove", "--chapter", "blocks", "--jobs", "2"]) == INTERNAL_ERROR
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and err.startswith("kvspec: error: a worker process died")
 
 
 def test_several_processes_say_the_same(tmp_path: Path) -> None:

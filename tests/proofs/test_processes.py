@@ -1,0 +1,53 @@
+"""Work in several processes: what comes out, and how it ends early."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from kvspec.proofs.processes import spread
+
+
+@pytest.mark.parametrize("jobs", [0, 1, 2, 9])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_each_piece_of_work_is_done_once(jobs: int, count: int) -> None:
+    work = [n * n for n in range(count)]
+    assert sorted(spread(math.isqrt, work, jobs)) == [(n, n) for n in range(count)]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_in_the_work_is_an_error(jobs: int) -> None:
+    with pytest.raises(ValueError, match="nonnegative"):
+        list(spread(math.isqrt, [4, -4], jobs))
+
+
+def test_a_process_that_dies_is_no_closed_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokenProcessPool):
+        list(spread(os._exit, [0, 1], 2))
+
+    def gone(*args: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", gone)
+    with pytest.raises(BrokenProcessPool):
+        list(spread(abs, [0, 1], 2))
+
+
+def test_who_asks_for_no_more_ends_the_processes() -> None:
+    before = set(multiprocessing.active_children())
+    results = spread(time.sleep, [0, 600, 600], 3)
+    assert next(results) == (0, None)
+    started = set(multiprocessing.active_children()) - before
+    results.close()
+    assert len(started) == 3
+    for process in started:
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
