@@ -17,6 +17,8 @@ from kvspec.cli.output import Exit, JsonFile, console, counted, on_interrupt, pr
 from kvspec.cli.prove_command import CHAPTERS_HELP
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kvspec.proofs.mutation.kill import Fate
 
 NOTEBOOK = Path(".kvspec/mutants.jsonl")
@@ -163,22 +165,16 @@ class MutationRun:
         return Exit.HOLDS if complete and not self.unexplained() else Exit.UNKNOWN
 
     def show(self, complete: bool, each: bool) -> None:
-        from rich.table import Table
-
         from kvspec.proofs.mutation.campaign import by_verdict
 
         out = console()
         for f in self.fates:
             if each or f.verdict == "alive":
                 out.print(told(f, self.reasons), style=None if f.verdict != "alive" else "yellow", markup=False)
-        table = Table(box=None, padding=(0, 1), pad_edge=True)
-        titles = ("", "generated", "proof", "exploration", "test", "equivalent", "alive")
-        for title in titles:
-            table.add_column(title, justify="right" if title else "left")
-        for name, ids in self.campaign.ids.items():
-            table.add_row(name, str(len(ids)), *map(str, by_verdict(self.campaign.of(name)).values()))
-        table.add_row("all", str(self.campaign.total), *map(str, by_verdict(self.fates).values()), style="bold")
-        out.print(table)
+        counts = {
+            name: (len(ids), *by_verdict(self.campaign.of(name)).values()) for name, ids in self.campaign.ids.items()
+        }
+        show_counts(out, {**counts, "all": (self.campaign.total, *by_verdict(self.fates).values())})
         out.print(self._summary(complete), style="bold")
         for f in self.survivors():
             out.print(f"survives, and was killed before: {f.id}", style="bold red", markup=False)
@@ -195,6 +191,28 @@ class MutationRun:
 
         fates: list[object] = [msgspec.to_builtins(f) for f in self.fates]
         return {"chapters": list(self.campaign.ids), "reasons": dict(self.reasons), "mutants": fates}
+
+
+TITLES = ("generated", "proof", "exploration", "test", "equivalent", "alive")
+
+
+def show_counts(out: Console, rows: Mapping[str, Sequence[int]]) -> None:
+    """A table of numbers under `TITLES`, the last row of which sums up; sentences where it would be too wide."""
+    from rich.table import Table
+
+    last = list(rows)[-1]
+    table = Table(box=None, padding=(0, 1), pad_edge=True)
+    table.add_column("")
+    for title in TITLES:
+        table.add_column(title, justify="right")
+    for name, counts in rows.items():
+        table.add_row(name, *map(str, counts), style="bold" if name == last else None)
+    if out.measure(table, options=out.options.update(max_width=1000)).maximum <= out.width:
+        out.print(table)
+        return
+    for name, counts in rows.items():
+        said = ", ".join(f"{n} {title}" for n, title in zip(counts, TITLES, strict=True))
+        out.print(f"{name}: {said}", style="bold" if name == last else None, soft_wrap=False)
 
 
 def told(f: Fate, reasons: Mapping[str, str]) -> str:
