@@ -117,11 +117,20 @@ class Forms:
         logic = self.logic
         unused, place = 1, []
         for number in self.forms.first:
-            here = meanings[number].get(element, FALSE)
-            place.append(logic.both(unused, here))
-            unused = logic.both(unused, here ^ 1)
+            for here in self._uses(number, meanings[number], element):
+                place.append(logic.both(unused, here))
+                unused = logic.both(unused, here ^ 1)
         first = _number([*place, unused], logic.any_of)
         return [first, *(self._rank(n, meanings[n]) for n in self.forms.under[element])]
+
+    def _uses(self, number: int, meaning: Any, element: Any) -> list[int]:
+        """That a cell holds the element: as the first thing in it, as the second, ..."""
+        held = [(self.forms.held(number, value), literal) for value, literal in meaning.items()]
+        most = max((len(parts) for parts, _ in held), default=0)
+        found = []
+        for i in range(most):
+            found.append(self.logic.any_of(lit for parts, lit in held if parts[i : i + 1] == (element,)))
+        return found
 
     def _rank(self, number: int, meaning: Any) -> Key:
         """The rank of what a cell holds, as a number that is not negative."""

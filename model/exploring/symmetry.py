@@ -31,7 +31,8 @@ class Symmetry:
     Attributes:
         classes: for each opaque sort, its exchangeable elements, in classes of two or more.
         pointer: the sort whose elements are renamed by first use: the first in the text that has such a class and
-            that a map or variable holds (a *pointer*); if there is none, the first that has such a class.
+            that a map or variable holds (a *pointer*), maybe inside a variant; if there is none, the first that has
+            such a class.
         exchanges: all permutations of the classes of the other sorts, the identity first; only that one if they are
             more than `MOST_EXCHANGES`.
         unchanged: the sorts that are left alone for that reason.
@@ -42,7 +43,7 @@ class Symmetry:
         opaque = [s for s in chapter.sorts.values() if s.kind == "id"]
         found = {s.name: self._classes(s) for s in opaque}
         self.classes = {name: classes for name, classes in found.items() if classes}
-        held = {s.name for s in map(_held, (v.sort for v in chapter.variables.values())) if s is not None}
+        held = {name for v in chapter.variables.values() for name in _held(v.sort)}
         pointers = [name for name in self.classes if name in held] or list(self.classes)
         self.pointer = pointers[0] if pointers else None
         self.others = tuple(name for name in self.classes if name != self.pointer)
@@ -87,10 +88,15 @@ class Symmetry:
         return True
 
 
-def _held(sort: AnySort) -> Sort | None:
-    """The sort of what a variable points to, if it does."""
+def _held(sort: AnySort) -> Iterator[str]:
+    """The opaque sorts of what a variable points to."""
     value = sort.value if isinstance(sort, MapSort) else sort
-    return value if isinstance(value, Sort) and value.kind == "id" else None
+    if isinstance(value, Sort):
+        if value.kind == "id":
+            yield value.name
+        for _, fields in value.cases:
+            for part in fields:
+                yield from _held(part)
 
 
 def exchanged(value: Any, sort: AnySort, swap: Exchange) -> Any:
@@ -116,8 +122,9 @@ class Representative:
     """One state of each orbit.
 
     Elements of the pointer sort are numbered by first use: first those that cells hold which the sort does not key, in
-    the order of the cells; then the others, by all that is stored under them. Where the latter does not tell two
-    elements apart they keep their order: the result then still is in the orbit, but need not be the only one.
+    the order of the cells (in a variant: of its fields); then the others, by all that is stored under them. Where the
+    latter does not tell two elements apart they keep their order: the result then still is in the orbit, but need not
+    be the only one.
     """
 
     def __init__(self, chapter: Chapter, structure: Structure, symmetry: Symmetry, cells: Cells) -> None:
@@ -126,8 +133,8 @@ class Representative:
         self.rank = [_ranks(c, structure) for c in cells.cells]
         name = symmetry.pointer
         self.free = {} if name is None else {x: number for number, c in enumerate(symmetry.classes[name]) for x in c}
-        keyed = [{x for x, s in zip(c.place, p, strict=True) for x in _inside(x, s, name)} for c, p in self._pairs()]
-        self.first = [n for n, c in enumerate(cells.cells) if c.sort.name == name and not keyed[n]]
+        keyed = [{x for x, s in zip(c.place, p, strict=True) for x in held_in(x, s, name)} for c, p in self._pairs()]
+        self.first = [n for n, c in enumerate(cells.cells) if name in {*_held(c.sort)} and not keyed[n]]
         self.under = {x: [n for n, inside in enumerate(keyed) if x in inside] for x in self.free}
 
     def _pairs(self) -> Iterator[tuple[Cell, tuple[Sort, ...]]]:
@@ -137,10 +144,14 @@ class Representative:
         """The pointer sort numbered by first use."""
         if not self.free:
             return packed
-        used = dict.fromkeys(packed[n] for n in self.first if packed[n] in self.free)
+        used = dict.fromkeys(x for n in self.first for x in self.held(n, packed[n]) if x in self.free)
         rest = sorted((x for x in self.free if x not in used), key=lambda x: self.signature(packed, x))
         names = {number: iter(members) for number, members in enumerate(self.symmetry.classes[self._name])}
         return self.exchange(packed, {self._name: {x: next(names[self.free[x]]) for x in (*used, *rest)}})
+
+    def held(self, number: int, value: Any) -> tuple[Any, ...]:
+        """The elements of the pointer sort in a value of the cell of this number, in order."""
+        return tuple(held_in(value, self.cells.cells[number].sort, self.symmetry.pointer))
 
     @property
     def _name(self) -> str:
@@ -167,13 +178,13 @@ class Representative:
         return tuple(found)
 
 
-def _inside(value: Any, sort: Sort, name: str | None) -> Iterator[Any]:
+def held_in(value: Any, sort: Sort, name: str | None) -> Iterator[Any]:
     """The elements of a sort that a scalar value is or has in it."""
     if sort.name == name:
         yield value
     elif isinstance(value, Variant):
         for part, part_sort in zip(value.fields, sort.fields(value.case), strict=True):
-            yield from _inside(part, part_sort, name)
+            yield from held_in(part, part_sort, name)
 
 
 def _ranks(cell: Cell, structure: Structure) -> Callable[[Any], int]:
