@@ -67,9 +67,9 @@ class Clearing:
             if place.width:
                 planes[place.first : place.first + place.width] &= plane
 
-    def revived(self, steps: Steps, live: Tensor) -> Tensor:
-        """The plane of those steps after which a cell is live that was not, and that they did not write."""
-        came = live & ~self.live(steps.before)
+    def revived(self, steps: Steps, before: Tensor, live: Tensor) -> Tensor:
+        """The plane of those steps after which a cell is live that was not before, and that they did not write."""
+        came = live & ~before
         found = torch.zeros(steps.width, dtype=torch.int64, device=came.device)
         for c in steps.columns:
             planes = (*steps.before[:, c.start : c.end].unbind(0), *came[:, c.start : c.end].unbind(0))

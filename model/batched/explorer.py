@@ -201,24 +201,31 @@ class _Search:
             self.found = _Found(number, self.blame.step(self._row(number), instance), instance.event.name)
             return False
         self.generated += sum(c.count for c in steps.columns)
-        self.watch.steps(steps, len(self.levels) - 1)
         if steps.columns:
             self._enter(start, steps)
         return False
 
     def _enter(self, start: int, steps: Steps) -> None:
         """Add the states after the steps that are new."""
-        if self.clearing is not None:
-            live = self.clearing.live(steps.after)
-            revived = self.clearing.revived(steps, live)
-            if revived.any():
-                self._revive(start, steps, int(rows_of(revived)[0]))
-            self.clearing.clear(steps.after, live)
+        if self.clearing is None:
+            self.watch.steps(steps, len(self.levels) - 1)
+        else:
+            self._clear(self.clearing, start, steps)
         if self.forms is not None:
             self.forms.apply(steps.after)
         new = self.seen.add(steps.rows())
         parents = (start + steps.source.index_select(0, new)) * len(self.expansion.transitions)
         self.parents.append((parents + steps.numbers(new)).unsqueeze(1))
+
+    def _clear(self, clearing: Clearing, start: int, steps: Steps) -> None:
+        """Clear what nothing can read after the steps; what they changed is noted as far as it can be read before."""
+        before, after = clearing.live(steps.before), clearing.live(steps.after)
+        revived = clearing.revived(steps, before, after)
+        if revived.any():
+            self._revive(start, steps, int(rows_of(revived)[0]))
+        read = lambda planes, c: clearing.clear(planes, before[:, c.start : c.end])  # noqa: E731
+        self.watch.steps(steps, len(self.levels) - 1, read)
+        clearing.clear(steps.after, after)
 
     # -- what is found -------------------------------------------------------------------------------------------
 

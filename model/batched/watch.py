@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
-from kvspec.model.batched.expansion import Expansion, Steps
+from kvspec.model.batched.expansion import Columns, Expansion, Steps
 from kvspec.model.batched.program import Program
 from kvspec.model.batched.transitions import values
 from kvspec.model.concrete import State, Structure, evaluate
 from kvspec.model.exploring.coverage import START, Goal, goals
 from kvspec.spec.language.chapter import Chapter
 
+Clear = Callable[[Tensor, Columns], None]
+"""Clears in planes that stand in some columns what counts as cleared there."""
+
 
 class Watch:
     """Notes after how many steps something was met for the first time; what was met is not looked for again.
 
     Attributes:
-        fired: the events that changed a state.
+        fired: the events that changed something which can be read before the step.
         reached: the goals.
     """
 
@@ -47,9 +52,15 @@ class Watch:
                 left.append((goal, program))
         self._open = left
 
-    def steps(self, steps: Steps, depth: int) -> None:
-        """Steps from states of this depth, as effects left them."""
+    def steps(self, steps: Steps, depth: int, clear: Clear = lambda planes, columns: None) -> None:
+        """Steps from states of this depth, as effects left them.
+
+        ``clear`` clears in planes, [bits, width], which stand in these columns, what nothing can read before the steps.
+        """
         for c in steps.columns:
             name = self.expansion.transitions[c.number].instance.event.name
-            if name not in self.fired and not steps.after[:, c.start : c.end].equal(steps.before[:, c.start : c.end]):
-                self.fired[name] = depth + 1
+            if name not in self.fired:
+                differ = steps.after[:, c.start : c.end] ^ steps.before[:, c.start : c.end]
+                clear(differ, c)
+                if differ.any():
+                    self.fired[name] = depth + 1

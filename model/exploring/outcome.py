@@ -75,7 +75,8 @@ class Outcome:
         levels: how many states are first reached after 0, 1, 2, ... steps.
         complete: every state was seen; false if a budget ended the exploration, or a violation did.
         violation: the first at the least depth, if any.
-        fired: for each event that changed a state, after how many steps the first such step ended.
+        fired: for each event that changed a cell which can be read before the step, after how many steps the first such
+            step ended; every step into another state that counts as one does.
         reached: for each goal of `coverage.goals` that was met, after how many steps.
         cleared: state variables of which unread cells were cleared.
         kept: state variables that had to count as read as a whole, because a cell came to life without being written.

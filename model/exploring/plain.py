@@ -247,11 +247,16 @@ class Search:
     def _after(self, packed: Packed, taken: Taken) -> Packed:
         """The representative of the state after a step, with the step noted."""
         after = self.quotient.cells.pack(taken.after)
-        if after != packed:
-            self.fired.setdefault(taken.event.name, len(self.levels))
+        if taken.event.name not in self.fired and self._changes(packed, after):
+            self.fired[taken.event.name] = len(self.levels)
         self._meet(taken.event.name, taken.before, taken.values, len(self.levels))
         self._check_alive(packed, taken, after)
         return self.quotient.representative(after)
+
+    def _changes(self, before: Packed, after: Packed) -> bool:
+        """A cell that somebody can read before the step differs after it; of the others nobody knows what they held."""
+        alive = self.quotient.alive
+        return before != after if alive is None else any(before[n] != after[n] for n in alive.live(before))
 
     def _meet(self, event: str | None, state: State, values: Mapping[Term, Any], depth: int) -> None:
         """Goals that are met here for the first time."""

@@ -262,6 +262,55 @@ class HeadStepsBack(Machine):
         return implies(self.moved, self.at.is_zero() | (Index.zero() < self.at))
 
 
+class Fills(Machine):
+    """What is marked is marked again, which nobody looks at while it is on."""
+
+    mark: Map[Block, Bool]
+    on: Bool
+
+    @init
+    def start(self) -> None:
+        self.mark.assign_all(lambda b: true())
+        self.on = true()
+
+    @event
+    def again(self, block: Block) -> None:
+        """Marks what is marked: changes nothing, ever."""
+        self.mark[block] = true()
+
+    @event
+    def off(self) -> None:
+        """Now somebody looks; everything is marked again for that."""
+        self.mark.assign_all(lambda b: true())
+        self.on = false()
+
+    @invariant("all is marked while it is off")
+    def marked(self) -> Bool:
+        return self.on | forall(Block, lambda b: self.mark[b])
+
+
+class Unread(Machine):
+    """What nobody looks at changes."""
+
+    mark: Map[Block, Bool]
+    on: Bool
+
+    @init
+    def start(self) -> None:
+        self.mark.assign_all(lambda b: false())
+        self.on = false()
+
+    @event
+    def put(self, block: Block) -> None:
+        """Nobody looks at it."""
+        self.mark[block] = true()
+
+    @event
+    def turn(self) -> None:
+        """On or off."""
+        self.on = ~self.on
+
+
 REACHED: list[tuple[type[Machine], int]] = [
     (MarksNothing, 1),
     (MarksAHead, 4),
@@ -287,3 +336,28 @@ def test_a_position_before_the_first_is_what_the_reading_says(machine: type[Mach
         assert found.violation is not None
         assert len(found.violation.run) == 1
         assert is_run_to(Chapter(machine), found)
+
+
+@pytest.mark.parametrize("states", States)
+@pytest.mark.parametrize("machine", [Fills, Unread, MarksAHead, CallsNobody, StaysInside])
+def test_no_event_is_said_to_change_something_that_does_not_do_so_in_full_states(
+    machine: type[Machine], states: States
+) -> None:
+    full = explore(Chapter(machine), SMALL, States.FULL).fired
+    plain, batched = explored(machine, states)
+    assert plain.fired == batched.fired
+    assert all(full[name] <= depth for name, depth in plain.fired.items())
+
+
+@pytest.mark.parametrize("states", States)
+@pytest.mark.parametrize(("machine", "changing"), [(Fills, {"off"}), (MarksAHead, {"enter", "turn", "go"})])
+def test_an_event_that_leads_to_another_class_changes_something(
+    machine: type[Machine], changing: set[str], states: States
+) -> None:
+    assert all(set(found.fired) == changing for found in explored(machine, states))
+
+
+def test_of_what_nobody_reads_only_full_states_tell_that_it_changes() -> None:
+    fired = {states: set(explore(Chapter(Unread), SMALL, states).fired) for states in States}
+    assert fired.pop(States.FULL) == {"put", "turn"}
+    assert all(events == {"turn"} for events in fired.values())
