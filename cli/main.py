@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import typer
 
 from kvspec.cli.errors import InputError, one_line
-from kvspec.cli.output import Exit, version
+from kvspec.cli.output import Exit, catchable_interrupts, version
 
 INTERNAL_ERROR: Final = 70
 INTERRUPTED: Final = 130
@@ -98,8 +98,9 @@ def run(args: Sequence[str] | None = None, commands: Sequence[Command] = COMMAND
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
     try:
-        code = _dispatch(list(sys.argv[1:] if args is None else args), commands)
-        sys.stdout.flush()
+        with catchable_interrupts():
+            code = _dispatch(list(sys.argv[1:] if args is None else args), commands)
+            sys.stdout.flush()
     except InputError as error:
         code = _complain(f"error: {error}", Exit.BAD_INPUT)
     except KeyboardInterrupt:

@@ -14,17 +14,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from kvspec.cli.errors import fail_input
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from rich.console import Console
 
 SCHEMA: Final = 1
@@ -413,3 +416,63 @@ def on_interrupt(report: Callable[[], None]) -> Iterator[None]:
     except KeyboardInterrupt:
         report()
         raise
+
+
+@contextlib.contextmanager
+def catchable_interrupts() -> Iterator[None]:
+    """Ctrl-C in the block is a KeyboardInterrupt that arrives.
+
+    Python drops an exception in a ``__del__``, ctypes makes another error of it, and an extension whose import was cut
+    off cannot be imported again. So there it is raised as soon as they are left, unless Ctrl-C is pressed again.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or somebody else's
+        yield
+        return
+    signal.signal(signal.SIGINT, _Interrupt().pressed)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_FRAGILE: Final = frozenset({"z3", "ctypes", "torch", "numpy", "weakref", "_weakrefset"})
+"""Packages that do not stand an exception from nowhere."""
+
+
+class _Interrupt:
+    """A Ctrl-C on its way to where it can be raised."""
+
+    def __init__(self) -> None:
+        self._waits_for: FrameType | None = None
+
+    def pressed(self, number: int, frame: FrameType | None) -> None:
+        fragile = None if self._waits_for is not None else _outermost_fragile(frame)
+        if fragile is None:
+            self._raise()
+        self._waits_for = fragile
+        sys.setprofile(self._watch)  # is told of every call and return
+
+    def _watch(self, frame: FrameType, event: str, argument: object) -> None:
+        if self._waits_for is not None:
+            if frame is self._waits_for and event == "return":
+                self._waits_for = None
+            return
+        self._waits_for = _outermost_fragile(frame)
+        if self._waits_for is None:
+            self._raise()
+
+    def _raise(self) -> NoReturn:
+        sys.setprofile(None)
+        self._waits_for = None
+        raise KeyboardInterrupt
+
+
+def _outermost_fragile(frame: FrameType | None) -> FrameType | None:
+    found = None
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in _FRAGILE or frame.f_code.co_name == "__del__":
+            found = frame
+        frame = frame.f_back
+    return found

@@ -315,7 +315,7 @@ class FiniteSolver:
         self.expansion.lowering = lowering
         self.context = z3.Context()
         self._solver = z3.Solver(ctx=self.context)
-        self._solver.set(rlimit=LIMIT, random_seed=0)
+        self._solver.set(rlimit=LIMIT, random_seed=0, ctrl_c=False)  # or Z3 may swallow an interruption
         self._memo: dict[Term, Any] = {}
         self._cells: dict[str, Cell] = {}
         self._numbers: set[str] = set()
