@@ -36,6 +36,8 @@ OPERATIONS = 3000
 TARGETS = ("torch", "model")
 BUILT_IN_BLOCKS = 2500
 TRACE_BLOCKS = 20_000
+SHOWN = 6
+"""How many findings of one chapter's manifest are printed; a result file has all."""
 
 
 def check(
@@ -134,8 +136,12 @@ class _Job:
         }
         found = findings(seen)
         self.out.print("\nmanifest: what every verdict stands on", style="bold")
-        for finding in found:
-            self.out.print(f"  {finding}", style="red", markup=False)
+        for name in dict.fromkeys(f.chapter for f in found):
+            mine = [f for f in found if f.chapter == name]
+            for finding in mine[:SHOWN]:
+                self.out.print(f"  {finding}", style="red", markup=False)
+            if len(mine) > SHOWN:
+                self.out.print(f"  and {len(mine) - SHOWN} more in {name}", style="red")
         if not found:
             self.out.print("  it fits the text and what has run")
         body: list[object] = [{"kind": f.kind, "chapter": f.chapter, "what": f.what} for f in found]

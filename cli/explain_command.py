@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from kvspec.spec.language.traced import Statement, TracedEvent
 
 NAME_HELP = (
-    "A chapter, event, invariant, theorem or loop; CHAPTER.NAME where several chapters have it; "
+    "A chapter, event, invariant, theorem or loop; CHAPTER.NAME where several chapters have it; the id of a cell, "
+    "as kvspec prove prints it; "
     "or FAMILY or FAMILY/RULE, as kvspec conform names what is violated."
 )
 
@@ -51,7 +52,7 @@ def explain(
     """Say in words what the spec demands, and why."""
     file = JsonFile(json, force=force)
     told, results = [], []
-    for entry in _promised(name) or _found(name):
+    for entry in _of_obligation(name) or _promised(name) or _found(name):
         lines = list(_lines(entry))
         if prove and entry.kind != "family":
             mine = _results(entry)
@@ -80,6 +81,18 @@ def _entries() -> Iterator[Entry]:
         for kind, statements in {**groups, "witness": traced.witnesses}.items():
             yield from (Entry(chapter, s.name, kind) for s in statements if "." not in s.name)
         yield from (Entry(chapter, before.name, "loop") for before, _ in traced.loops)
+
+
+def _of_obligation(name: str) -> list[Entry]:
+    """What an obligation is about, if it has that id: its statement, and the event or loop that it is a step of."""
+    from kvspec.proofs.campaign import units
+    from kvspec.spec import CHAPTERS
+
+    chapter, _, cell = name.partition(".")
+    if chapter not in CHAPTERS or not any(name in unit.ids for unit in units([chapter])):
+        return []
+    row, column = re.split("/|->", cell, maxsplit=1)
+    return [e for e in _entries() if e.chapter == chapter and e.name in (row, column)]
 
 
 def _promised(name: str) -> list[Entry]:
@@ -253,11 +266,17 @@ def _verdicts(entry: Entry, results: list[Result]) -> str:
 
 def _recorded(entry: Entry) -> Iterator[tuple[str, str]]:
     """What the manifest knows: where it says something in a run, and what turns it red."""
-    from kvspec.proofs.manifest.compare import accepted
+    from kvspec.proofs.manifest.compare import accepted, contents_of
     from kvspec.proofs.manifest.record import load_record
 
     record = load_record(entry.chapter) if entry.kind in ("event", "invariant", "theorem", "witness") else None
     if record is None:
+        return
+    stale = [f.what for f in contents_of(record) if f.what.startswith(f"{entry.name}: ")]
+    for what in stale:
+        told = f"{what.partition(': ')[2]}: what follows was seen of an earlier text"
+        yield "stale", f"{told} (kvspec manifest --update)"
+    if any("a new" in what for what in stale):
         return
     if entry.kind == "witness":
         met = next((w.witness for w in record.witnesses if w.name == entry.name), None)

@@ -72,7 +72,9 @@ class ManifestRun:
         from kvspec.proofs.manifest.build import build
 
         self.proofs.prove()
-        self.mutation.run(self.jobs)
+        self.mutation.run(self.jobs, self.proofs.results)
+        if self.mutation.red:
+            return
         with progress("explorations", len(self.chapters)) as bar:
             for name in self.chapters:
                 self.records[name] = build(name, self._evidence(name))
@@ -94,6 +96,8 @@ class ManifestRun:
     def changes(self, name: str) -> list[str]:
         from kvspec.proofs.manifest.compare import changes
 
+        if name not in self.records:
+            return []
         return list(changes(self.before[name], self.records[name]))
 
     def findings(self) -> list[Finding]:
@@ -111,6 +115,10 @@ class ManifestRun:
 
     def show(self, update: bool) -> None:
         out = console()
+        if self.mutation.red:
+            out.print("nothing is written down: not everything is proved", style="bold")
+            self.proofs.show_open(out)
+            return
         count = 0
         for name in self.chapters:
             lines = self.changes(name)

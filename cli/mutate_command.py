@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kvspec.proofs.mutation.kill import Fate
+    from kvspec.proofs.verdicts import Result
 
 NOTEBOOK = Path(".kvspec/mutants.jsonl")
 
@@ -92,6 +93,8 @@ class MutationRun:
         self.campaign = Campaign(chapters, [] if again else [*recorded, *notes.fates()], on_fates=self._noted)
         self._notes = notes
         self.known = len(self.campaign.fates)
+        self.red = ""
+        """What of the text itself is not proved."""
         if self.known < self.campaign.total:
             with self._writing():
                 notes.prepare()
@@ -111,12 +114,28 @@ class MutationRun:
         self._note(fates)
         self._advance(len(fates))
 
-    def run(self, jobs: int) -> None:
+    def run(self, jobs: int, results: Sequence[Result] | None = None) -> None:
+        """Judge what is not known, if the text itself is proved: where it is red, a mistake changes nothing.
+
+        ``results`` of the chapters, if somebody has proved them already.
+        """
+        from kvspec.cli.prove_report import not_proved
+
+        self.red = not_proved(self._prove() if results is None else results)
+        if self.red:
+            return
         with progress("mutants", self.campaign.total) as bar:
             self._advance = bar.advance
             bar.advance(self.known)
             self.campaign.run(jobs or os.cpu_count() or 1)
         self._ask_others()
+
+    def _prove(self) -> list[Result]:
+        from kvspec.cli.prove_command import ProofRun
+
+        proofs = ProofRun(list(self.campaign.ids), ("z3",))
+        proofs.prove()
+        return proofs.results
 
     def _ask_others(self) -> None:
         """What the proofs have left alive is looked for in runs, and by a judge who follows it."""
@@ -160,6 +179,8 @@ class MutationRun:
         return [f for f in self.fates if f.verdict == "alive" and f.id not in self.reasons]
 
     def exit(self, complete: bool) -> Exit:
+        if self.red:
+            return Exit.UNKNOWN
         if self.survivors():
             return Exit.VIOLATED
         return Exit.HOLDS if complete and not self.unexplained() else Exit.UNKNOWN
@@ -168,6 +189,10 @@ class MutationRun:
         from kvspec.proofs.mutation.campaign import by_verdict
 
         out = console()
+        if self.red:
+            out.print("no mutant was judged: the text itself is not proved, so what is red says nothing of a mistake")
+            out.print(self.red, style="bold red", markup=False)
+            return
         for f in self.fates:
             if each or f.verdict == "alive":
                 out.print(told(f, self.reasons), style=None if f.verdict != "alive" else "yellow", markup=False)

@@ -77,6 +77,12 @@ def accepted(folder: Path = FOLDER) -> Accepted:
 
 def of_text(record: Record) -> Iterator[Finding]:
     """What the text says now and the manifest does not know, or knows otherwise."""
+    yield from contents_of(record)
+    yield from _mutants(record)
+
+
+def contents_of(record: Record) -> Iterator[Finding]:
+    """The same of statements and events."""
     name = record.chapter
     chapter = load(name)
     theorems = [
@@ -90,7 +96,6 @@ def of_text(record: Record) -> Iterator[Finding]:
     witnesses = [(w.name, digest([w.term])) for w in chapter.witnesses]
     yield from _contents(name, "witness", witnesses, {w.name: w.content for w in record.witnesses})
     yield from _contents(name, "event", events, {e.name: e.key for e in record.events})
-    yield from _mutants(record)
 
 
 def _contents(

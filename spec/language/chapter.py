@@ -35,6 +35,7 @@ from kvspec.spec.language.traced import (
     Variable,
     holds_nat,
     natural,
+    natural_static,
 )
 from kvspec.spec.language.tracing import Edit, Scope, Trace, as_it_stands
 from kvspec.spec.language.values import lift, wrap
@@ -299,6 +300,7 @@ class Chapter:
     @property
     def axioms(self) -> list[Statement]:
         stated = [self._statement(d) for d in self._declared(Axiom)] + self._from_instances(Axiom)
+        stated += [natural_static(s, SourceLine(*self.where)) for s in self.statics.values() if s.result == T.NAT]
         return [s for s in stated if s.name not in self._unassumed]
 
     @property

@@ -140,3 +140,12 @@ def natural(v: Variable, state: Term, where: SourceLine) -> Statement:
     value = T.make("get", (state, *keys), T.NAT) if keys else state
     term = T.quantify("forall", keys, T.neg(T.make("lt", (value, T.num(0)), T.BOOL)))
     return Statement(f"{v.name}_natural", f"the counter {v.name} is never below zero", term, where)
+
+
+def natural_static(s: StaticSymbol, where: SourceLine) -> Statement:
+    """The same of a static number, which nothing proves: it is what the sort says."""
+    symbol = T.make("static", (), s.result, s.path)
+    keys = tuple(T.variable("x", sort) for sort in s.arguments)
+    value = T.make("call", (symbol, *keys), T.NAT) if keys else symbol
+    term = T.quantify("forall", keys, T.neg(T.make("lt", (value, T.num(0)), T.BOOL)))
+    return Statement(f"{s.name}_natural", f"the number {s.name} is never below zero", term, where)
