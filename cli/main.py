@@ -112,6 +112,8 @@ def run(args: Sequence[str] | None = None, commands: Sequence[Command] = COMMAND
         if isinstance(error, OSError) and error.filename is None and error.errno in _CANNOT_WRITE:
             _forget_output()
             return _complain(f"error: the output could not be written: {error.strerror}", Exit.BAD_INPUT)
+        if (said := _said_of_a_chapter(error)) is not None:
+            return _complain(f"error: {said}", Exit.BAD_INPUT)
         if _is_dead_worker(error):
             return _complain("error: a worker process died (out of memory?), so there is no verdict", INTERNAL_ERROR)
         traceback.print_exc()
@@ -123,6 +125,25 @@ def _is_dead_worker(error: Exception) -> bool:
     from concurrent.futures import BrokenExecutor
 
     return isinstance(error, BrokenExecutor)
+
+
+def _said_of_a_chapter(error: Exception) -> str | None:
+    """What is wrong with the text of a chapter, if that is where the error comes from: file, line, what."""
+    from kvspec import spec
+    from kvspec.spec.language.errors import SpecError
+
+    if isinstance(error, SpecError):
+        return one_line(str(error))
+    folder = os.path.dirname(spec.__file__ or "")
+    if isinstance(error, SyntaxError):
+        file, line = error.filename or "", error.lineno
+    else:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = last.filename, last.lineno
+    if os.path.dirname(file) != folder:
+        return None
+    what = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
+    return one_line(f"{os.path.basename(file)}:{line}: {what}; expected the text of a chapter")
 
 
 def _forget_output() -> None:
