@@ -51,7 +51,7 @@ def check(
     junit: JunitOption = None,
     force: ForceOption = False,
 ) -> Exit:
-    """Prove and explore the spec, and judge the managers of kvspec by it."""
+    """Prove and explore the spec, and judge the managers of kvspec."""
     json_file, junit_file = JsonFile(json, force=force), JunitFile(junit, force=force)
     all_different(json_file, junit_file)
     with manifest_input():

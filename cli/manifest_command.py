@@ -33,7 +33,7 @@ def manifest(
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
-    """Prove, mutate and explore, and compare with what is written down of it."""
+    """Prove, mutate, explore, and compare with what is written down."""
     from kvspec.proofs.manifest.record import FOLDER
 
     json_file = JsonFile(json, force=force)

@@ -50,7 +50,7 @@ def replay(
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
-    """Replay a request trace on a manager with every invariant watched."""
+    """Replay a request trace on a manager, every invariant watched."""
     config, options = _settings(blocks, block_size, step_ms, max_running)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
     all_different(result, picture)
