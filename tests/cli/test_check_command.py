@@ -88,10 +88,10 @@ def test_what_came_out_otherwise_is_a_violation(tmp_path: Path, section: str, ch
     assert [child.tag for child in case] == ["failure"]
 
 
-def test_a_statement_that_nothing_speaks_for_is_red(tmp_path: Path) -> None:
+def test_a_witness_that_is_written_down_otherwise_is_red(tmp_path: Path) -> None:
     edit(theorems=lambda entries: (replace(entries[0], witness=None), *entries[1:]))
     code, part, _ = check(tmp_path)
-    assert code == Exit.UNKNOWN and [f["kind"] for f in part["findings"]] == ["bare"]
+    assert code == Exit.VIOLATED and [f["kind"] for f in part["findings"]] == ["changed"]
 
 
 def test_a_manifest_that_cannot_be_read_is_bad_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_what_is_never_met_is_red(
 ) -> None:
     monkeypatch.setattr(scopes, "SCOPES", {"handles": ("blocks=2,handles=1",)})
     file = tmp_path / "r.json"
-    assert run(["check", "--brief", "--json", str(file)]) == Exit.UNKNOWN
+    assert run(["check", "--brief", "--json", str(file)]) == Exit.VIOLATED  # the manifest says what was met
     assert "∅ handles" in capsys.readouterr().out
     (part,) = (p for p in json.loads(file.read_text())["parts"] if p["part"] == "explore")
     assert part["verdict"] == "vacuous" and part["missing"]
