@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kvspec.model.concrete import ABSENT, Structure, Variant, evaluate
 from kvspec.model.conformance import Context
+from kvspec.model.exploring.size import TooLarge, check_statements
 from kvspec.model.world import NOTHING, Chain, covers
 from kvspec.spec import load
 from kvspec.spec.language.chapter import Chapter
@@ -54,8 +55,12 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
 long as a table can be, that share their first block if they have more than one."""
 
 _TWO: Final = "two"
+_GUIDE: Final = " of kvspec.model.exploring.scopes (see docs/writing-a-chapter.md)"
 LARGEST: Final = 64
 """No word counts further: no exploration would end."""
+
+MOST_CHAINS: Final = 1_000
+"""Prefixes of one length of one token sequence, under all contexts; each is a key."""
 
 
 class ScopeError(ValueError):
@@ -94,7 +99,7 @@ class Scope:
         if not chapter.variables:
             raise ScopeError(name, "the chapter has no state: there is nothing to explore", "a chapter with state")
         if name not in DEFAULTS:
-            raise ScopeError(name, "no words are known for scopes of the chapter", f"one of {', '.join(DEFAULTS)}")
+            raise ScopeError(name, "no words are known for scopes of the chapter", f"them in DEFAULTS{_GUIDE}")
         allowed = dict(_pairs(DEFAULTS[name], name))
         if "block_size" in allowed:
             allowed.setdefault("tokens", _TWO)
@@ -168,6 +173,10 @@ def _two_lists(sizes: Mapping[str, int]) -> str:
 
 
 def _check_axioms(chapter: Chapter, structure: Structure, scope: str) -> None:
+    try:
+        check_statements((axiom.term for axiom in chapter.axioms), structure)
+    except TooLarge as error:
+        raise ScopeError(scope, str(error), "a smaller scope") from error
     for axiom in chapter.axioms:
         if not evaluate(axiom.term, structure, {}):
             raise ScopeError(scope, f"axiom {axiom.name} is false ({axiom.sentence})", "a scope that satisfies it")
@@ -201,6 +210,9 @@ class _World:
             parents = [NOTHING]
             for begin in range(0, len(tokens), self.block_size):
                 block = tokens[begin : begin + self.block_size]
+                if len(parents) * len(self._contexts()) > MOST_CHAINS:
+                    what = f"too large a scope: over {MOST_CHAINS:,} chains of one length"
+                    raise ScopeError("scope", what, "fewer versions, sequences or tokens")
                 parents = [self._grow(found, p, c, block) for p in parents for c in self._contexts()]
         return list(found.values())
 
@@ -228,6 +240,9 @@ class _World:
 
     def structure(self, chapter: Chapter) -> Structure:
         known = self._carriers(chapter)
+        for sort in chapter.sorts.values():
+            if sort.kind != "variant" and sort.name not in known:
+                raise ScopeError(sort.name, "a sort without elements in scopes", f"them in _carriers{_GUIDE}")
         structure = Structure({name: known[name] for name in chapter.sorts if name in known}, {})
         statics = {path: self._static(symbol, structure) for path, symbol in chapter.statics.items()}
         return Structure(structure.carriers, statics)
@@ -259,7 +274,7 @@ class _World:
         """A constant, or a table of a function; of what is absent nothing is known."""
         name = symbol.path[-1]
         if name not in _MEANINGS:
-            raise ScopeError(symbol.name, "a static word without a meaning in scopes", f"one of {', '.join(_MEANINGS)}")
+            raise ScopeError(symbol.name, "a static word without a meaning in scopes", f"one in _MEANINGS{_GUIDE}")
         meaning = _MEANINGS[name]
         if not symbol.arguments:
             return meaning(self)

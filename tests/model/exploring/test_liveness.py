@@ -71,27 +71,29 @@ def disturbed(packed: Packed, alive: Alive, structure: Structure, seed: int) -> 
     return tuple(v if n in live else value(n) for n, v in enumerate(packed))
 
 
-def check(chapter: Chapter, structure: Structure, given: Any, steps: int) -> int:
-    """How many cells were disturbed, without anybody noticing."""
+def check(chapter: Chapter, structure: Structure, given: Any, steps: int) -> tuple[int, int]:
+    """How many cells were dead, and how many of them were disturbed without anybody noticing."""
     alive = Alive(chapter, structure, Cells(chapter, structure))
-    observed, count = Observed(chapter, structure, alive), 0
+    observed, dead, count = Observed(chapter, structure, alive), 0, 0
     for seed in (0, 1):
         for number, packed in enumerate(reached(chapter, structure, given, steps, seed)):
             other = disturbed(packed, alive, structure, number)
+            dead += len(packed) - len(alive.live(packed))
             count += sum(a is not b and a != b for a, b in zip(packed, other, strict=True))
             assert observed(other) == observed(packed)
-    return count
+    return dead, count
 
 
 def test_nobody_notices_what_stands_in_dead_cells_of_the_small_pool() -> None:
-    assert check(POOL, anchor(3, 2, (1, 2), (1, 3)), None, 40) > 100
+    _, count = check(POOL, anchor(3, 2, (1, 2), (1, 3)), None, 40)
+    assert count > 100
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_nobody_notices_what_stands_in_dead_cells(name: str) -> None:
     scope = Scope.parse("", name)
-    count = check(load(name), scope.structure, scope.given, 10)
-    assert (count > 0) == (name not in {"blocks", "prefix_cache", "lru"})  # there every cell can be read in any state
+    dead, count = check(load(name), scope.structure, scope.given, 10)
+    assert (count > 0) == (dead > 0)  # in some chapters every cell can be read in any state
 
 
 def test_clearing_twice_is_clearing_once() -> None:
