@@ -15,6 +15,7 @@ from kvspec.model.exploring.coverage import goals
 from kvspec.model.exploring.instances import TooManyInstances
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation, shown
 from kvspec.model.exploring.scopes import DEFAULTS, WORDS, Scope, ScopeError
+from kvspec.model.exploring.size import TooLarge
 from kvspec.spec import CHAPTERS, load
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 MAX_STATES: Final = 20_000_000
 STEPS: Final = 200
+MOST_WALKS: Final = 100_000
+MOST_STEPS: Final = 1_000_000
+MOST_TOGETHER: Final = 500_000_000
+"""Steps of all walks together: what each of them chose is remembered, two bytes a step, to show a run."""
+MOST_SEED: Final = 2**63 - 1
 _SCOPE_HELP: Final = (
     f"How much there is of what, such as blocks=4,seqs=2,len=2; the words are {', '.join(WORDS)}, and what is not "
     "said has the chapter's default."
@@ -42,16 +48,20 @@ def explore(
     states: Annotated[States, typer.Option(help=_STATES_HELP)] = States.CANONICAL,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")] = "cpu",
     walks: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many random walks instead.", show_default=False)
+        int | None,
+        typer.Option(min=1, max=MOST_WALKS, metavar="N", help="So many random walks instead.", show_default=False),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each walk.")] = STEPS,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same walks.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, max=MOST_STEPS, help="Steps of each walk.")] = STEPS,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same walks.")] = 0,
     max_states: Annotated[int, typer.Option(min=1, help="Give up beyond so many states.")] = MAX_STATES,
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
     """Go through all states of a chapter in a small scope."""
     file = JsonFile(json, force=force)
+    if walks is not None and walks * steps > MOST_TOGETHER:
+        most = f"at most {MOST_TOGETHER:,} of all walks together"
+        fail_input(f"{walks * steps:,} steps", where="--walks", expected=most)
     if chapter not in CHAPTERS:
         fail_input(f"unknown chapter '{chapter}'", where="--chapter", expected=f"one of {', '.join(DEFAULTS)}")
     try:
@@ -117,7 +127,7 @@ class _Work:
                     self.chapter, self.scope.structure, states=states, device=self.device, given=self.scope.given,
                     scope=self.scope.text, max_states=max_states, progress=tell,
                 ).explore()  # fmt: skip
-            except (TooManyInstances, OutOfRange) as error:
+            except (TooManyInstances, TooLarge, OutOfRange) as error:
                 fail_input(str(error), where="--scope", expected="a smaller scope")
         met = coverage(self.chapter, found.fired, found.reached)
         code = exit_for(_verdicts(found.violation, found.complete, met))
@@ -134,7 +144,7 @@ class _Work:
             try:
                 structure, given = self.scope.structure, self.scope.given
                 found = walk(self.chapter, structure, walks, steps, seed, device=self.device, given=given)
-            except (TooManyInstances, OutOfRange) as error:
+            except (TooManyInstances, TooLarge, OutOfRange) as error:
                 fail_input(str(error), where="--scope", expected="a smaller scope")
         met = coverage(self.chapter, found.fired, found.reached)
         code = exit_for(_verdicts(found.violation, True, met))

@@ -31,6 +31,7 @@ from kvspec.model.exploring.instances import Instance, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
 from kvspec.model.exploring.plain import Progress, Wrong
 from kvspec.model.exploring.quotient import Quotient
+from kvspec.model.exploring.size import check_exchanges, check_formulas
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path
 
@@ -89,9 +90,11 @@ class Explorer:
 
         Raises:
             TooManyInstances: some event can be tried in too many ways.
+            TooLarge: there is too much to make ready.
             OutOfRange: a state has a value that no cell can hold.
         """
         kept: frozenset[Path] = frozenset()
+        check_formulas(self.chapter, self.structure)
         with one_thread():
             while True:
                 search = _Search(self, Quotient(self.chapter, self.structure, self.states, kept))
@@ -125,6 +128,7 @@ class _Search:
 
     def __init__(self, explorer: Explorer, quotient: Quotient) -> None:
         self.explorer, self.quotient = explorer, quotient
+        check_exchanges(quotient)
         chapter, structure, device = explorer.chapter, explorer.structure, explorer.device
         self.device = device
         cleared = explorer.states is not States.FULL

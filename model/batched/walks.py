@@ -22,6 +22,7 @@ from kvspec.model.concrete import NotEnabled, State, Structure, fire
 from kvspec.model.exploring.instances import Instance, start_state
 from kvspec.model.exploring.outcome import Step, Violation
 from kvspec.model.exploring.plain import Taken, Wrong
+from kvspec.model.exploring.size import check_formulas, check_walks
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path
 
@@ -61,8 +62,11 @@ def walk(
 
     Raises:
         TooManyInstances: some event can be tried in too many ways.
+        TooLarge: there is too much to make ready.
         OutOfRange: a state has a value that no cell can hold.
     """
+    check_formulas(chapter, structure)
+    check_walks(chapter, structure, walkers)
     with one_thread():
         walking = _Walking(chapter, structure, start_state(chapter, structure, given), torch.device(device))
         return walking.run(walkers, steps, seed)

@@ -21,7 +21,8 @@ class TooManyInstances(ValueError):
     """An event has more instances in a scope than an exploration can try in every state."""
 
     def __init__(self, event: str, count: int) -> None:
-        super().__init__(f"event {event} has {count} instances in this scope; at most {MOST_INSTANCES} can be tried")
+        many = count if count < 10**12 else f"over {10**12}"
+        super().__init__(f"event {event} has {many} instances in this scope; at most {MOST_INSTANCES} can be tried")
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,23 @@ def instances(chapter: Chapter, structure: Structure) -> list[Instance]:
     Raises:
         TooManyInstances: an event has more than `MOST_INSTANCES`.
     """
-    found: list[Instance] = []
+    count_instances(chapter, structure)
+    return [i for name in chapter.event_names for i in instances_of(chapter.event(name), structure)]
+
+
+def count_instances(chapter: Chapter, structure: Structure) -> int:
+    """How many `instances` there are, without making them.
+
+    Raises:
+        TooManyInstances: an event has more than `MOST_INSTANCES`.
+    """
+    total = 0
     for name in chapter.event_names:
-        event = chapter.event(name)
-        count = math.prod(_how_many(p.sort, structure) for p in event.parameters)
+        count = math.prod(_how_many(p.sort, structure) for p in chapter.event(name).parameters)
         if count > MOST_INSTANCES:
-            raise TooManyInstances(event.name, count)
-        found += instances_of(event, structure)
-    return found
+            raise TooManyInstances(name, count)
+        total += count
+    return total
 
 
 def instances_of(event: TracedEvent, structure: Structure, largest: int | None = None) -> Iterator[Instance]:

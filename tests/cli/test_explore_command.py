@@ -140,11 +140,19 @@ def test_an_interruption_says_how_far_it_got(
         (["--chapter", "blocks", "--scope", "blocks=0"], "scope: blocks=0, expected a number of blocks"),
         (["--chapter", "blocks", "--scope", "pins=1"], "scope: chapter blocks has no pins, expected one of blocks"),
         (["--chapter", "blocks", "--scope", "holders=13"], "--scope: event drop_all has 8192 instances"),
+        (["--chapter", "handles", "--scope", "blocks=64,handles=64"], "--scope: too large a scope: 1,2"),
+        (["--chapter", "sequences", "--scope", "blocks=20,seqs=6,len=6", "--walks", "9"], "--scope: too large a scope"),
+        (["--chapter", "keys", "--scope", "versions=20,len=2,tokens=1.2"], "seqs=3,len=2"),
+        (["--chapter", "blocks", "--walks", "1000000000000"], "explore: Invalid value for '--walks'"),
+        (["--chapter", "blocks", "--walks", "9", "--seed", "9" * 26], "explore: Invalid value for '--seed'"),
+        (["--chapter", "blocks", "--walks", "9", "--steps", "9" * 12], "explore: Invalid value for '--steps'"),
+        (["--chapter", "blocks", "--walks", "100000", "--steps", "100000"], "--walks: 10,000,000,000 steps, expected"),
     ],
 )
 def test_bad_input_is_one_line(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert explore(*args) == Exit.BAD_INPUT
-    assert capsys.readouterr().err.startswith(f"kvspec: error: {message}")
+    said = capsys.readouterr().err
+    assert said.startswith(f"kvspec: error: {message}") and said.count("\n") == 1
 
 
 def test_a_device_that_is_not_there_is_bad_input(
