@@ -10,6 +10,7 @@ from mistaken import Desk
 from kvspec.cli import exploring
 from kvspec.model.exploring.outcome import Outcome, States, Violation
 from kvspec.model.exploring.scopes import Scope
+from kvspec.proofs.mutation import explored
 from kvspec.proofs.mutation.explored import fate_by_exploration
 from kvspec.proofs.mutation.judging import fate_by_test
 from kvspec.proofs.mutation.kill import ALIVE, EXPLORATION, KILLED, TEST, Fate
@@ -39,10 +40,16 @@ def asked(right: list[Outcome | None], wrong: list[Outcome | None]) -> Fate:
     return fate_by_exploration(LIVES, MUTANT, CHAPTER, [SMALL, LARGE], explore)
 
 
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chapter is none of the specification's, so it has no rows to rest on."""
+    monkeypatch.setattr(explored, "key", lambda mutant, by: f"what {by} rests on")
+
+
 def test_a_run_that_breaks_a_statement_kills() -> None:
     found = asked([outcome("put"), outcome("put")], [outcome("put"), outcome("put", BROKEN)])
     assert (found.verdict, found.by, found.killer) == (KILLED, EXPLORATION, "opened_there")
-    assert found.note == f"in {LARGE.text}" and (found.id, found.key) == (LIVES.id, LIVES.key)
+    assert found.note == f"in {LARGE.text}" and (found.id, found.key) == (LIVES.id, "what exploration rests on")
 
 
 def test_what_no_run_reaches_any_more_kills() -> None:
