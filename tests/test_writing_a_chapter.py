@@ -86,7 +86,7 @@ def test_the_places_to_register_exist(table: str) -> None:
     [
         ({}, {}, "leases: no words are known for scopes of the chapter, expected them in DEFAULTS"),
         ({"leases": "seqs=2"}, {}, "Slot: a sort without elements in scopes, expected them in _carriers"),
-        ({"leases": "seqs=2"}, {"Slot": [0, 1]}, "slots: a static word without a meaning in scopes, expected one in _MEA"),
+        ({"leases": "seqs=2"}, {"Slot": [0, 1]}, "slots: a static word without a meaning in scopes, expected one in"),
     ],
 )
 def test_what_a_scope_lacks_is_said_with_the_place(
