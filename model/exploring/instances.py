@@ -10,18 +10,22 @@ from typing import Any, Final
 
 from kvspec.model.concrete import ABSENT, State, Structure, Variant, bare, default, evaluate, initial
 from kvspec.spec.language.chapter import Chapter
-from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
+from kvspec.spec.language.terms import NAT, AnySort, MapSort, Path, SetSort, Sort, Term
 from kvspec.spec.language.traced import Effect, TracedEvent
 
 MOST_INSTANCES: Final = 4096
 """Of one event; a set parameter over twelve possible members has as many values."""
 
 
+ENDLESS: Final = 10**12
+"""As many as that cannot be counted, such as numbers."""
+
+
 class TooManyInstances(ValueError):
     """An event has more instances in a scope than an exploration can try in every state."""
 
     def __init__(self, event: str, count: int) -> None:
-        many = count if count < 10**12 else f"over {10**12}"
+        many = count if count < ENDLESS else f"over {ENDLESS}"
         super().__init__(f"event {event} has {many} instances in this scope; at most {MOST_INSTANCES} can be tried")
 
 
@@ -70,6 +74,8 @@ def _how_many(sort: AnySort, structure: Structure) -> int:
     if isinstance(sort, SetSort):
         return int(2 ** len(list(structure.tuples(sort.elements))))
     assert isinstance(sort, Sort)
+    if sort == NAT and sort.name not in structure.carriers:
+        return ENDLESS
     return len(list(structure.elements(sort)))
 
 

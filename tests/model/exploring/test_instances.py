@@ -14,7 +14,7 @@ from kvspec.model.exploring.instances import Inside, TooManyInstances, instances
 from kvspec.model.exploring.outcome import Step
 from kvspec.model.exploring.scopes import Scope
 from kvspec.spec import load
-from kvspec.spec.language import Chapter
+from kvspec.spec.language import Chapter, Machine, Nat, event
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import MapSort, SetSort, Sort
 
@@ -37,6 +37,22 @@ def test_a_set_parameter_takes_every_subset() -> None:
 def test_too_many_instances_are_an_error_that_says_so() -> None:
     with pytest.raises(TooManyInstances, match="event drop_all has 8192 instances in this scope; at most 4096"):
         instances(load("blocks"), Scope.parse("holders=13", "blocks").structure)
+
+
+class Counter(Machine):
+    """It counts by any number."""
+
+    total: Nat
+
+    @event
+    def add(self, number: Nat) -> None:
+        """So many more."""
+        self.total = self.total + number
+
+
+def test_an_event_that_takes_a_number_cannot_be_tried() -> None:
+    with pytest.raises(TooManyInstances, match="event add has over 1000000000000 instances in this scope"):
+        instances(Chapter(Counter), Structure({}))
 
 
 def test_a_position_beyond_the_last_is_not_inside() -> None:
