@@ -175,13 +175,23 @@ class MutationRun:
         dead = {f.id for record in self.before.values() for f in record.mutants if f.verdict == "killed"}
         return [f for f in self.fates if f.verdict == "alive" and f.id in dead]
 
+    def otherwise(self) -> list[str]:
+        """Judged on the same text, and not as it is written down in the manifest (but for `survivors`)."""
+        recorded = {f.id: f for record in self.before.values() for f in record.mutants}
+        pairs = [(recorded[f.id], f) for f in self.fates if f.id in recorded]
+        return [
+            f"{now.id}: {now.verdict}, written down as {was.verdict}"
+            for was, now in pairs
+            if was.key == now.key and was.verdict != now.verdict and now.verdict != "alive"
+        ]
+
     def unexplained(self) -> list[Fate]:
         return [f for f in self.fates if f.verdict == "alive" and f.id not in self.reasons]
 
     def exit(self, complete: bool) -> Exit:
         if self.red:
             return Exit.UNKNOWN
-        if self.survivors():
+        if self.survivors() or self.otherwise():
             return Exit.VIOLATED
         return Exit.HOLDS if complete and not self.unexplained() else Exit.UNKNOWN
 
@@ -203,6 +213,8 @@ class MutationRun:
         out.print(self._summary(complete), style="bold")
         for f in self.survivors():
             out.print(f"survives, and was killed before: {f.id}", style="bold red", markup=False)
+        for line in self.otherwise():
+            out.print(f"judged otherwise: {line}", style="bold red", markup=False)
 
     def _summary(self, complete: bool) -> str:
         open_, alive = len(self.unexplained()), sum(f.verdict == "alive" for f in self.fates)

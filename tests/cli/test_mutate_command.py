@@ -138,6 +138,20 @@ def test_a_mutant_that_survives_although_it_was_killed_before(
 
 
 @pytest.mark.usefixtures("lenient")
+def test_what_is_judged_otherwise_than_it_is_written_down(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = load_record("blocks")
+    assert record is not None
+    first, *rest = record.mutants
+    hidden = replace(first, verdict="equivalent", by="", killer="", failing=())
+    write_record(replace(record, mutants=(hidden, *(f for f in rest if not is_invariant(f.id)))))
+    assert mutate(tmp_path, "--chapter", "blocks", "--again") == Exit.VIOLATED
+    shown = capsys.readouterr().out.splitlines()
+    assert f"judged otherwise: {first.id}: killed, written down as equivalent" in shown
+
+
+@pytest.mark.usefixtures("lenient")
 def test_a_mutant_that_is_alive_is_unknown_unless_there_is_a_reason(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
