@@ -177,7 +177,9 @@ class MutationRun:
 
     def otherwise(self) -> list[str]:
         """Judged on the same text, and not as it is written down in the manifest (but for `survivors`)."""
-        recorded = {f.id: f for record in self.before.values() for f in record.mutants}
+        from kvspec.proofs.mutation.campaign import makes_sense
+
+        recorded = {f.id: f for record in self.before.values() for f in record.mutants if makes_sense(f)}
         pairs = [(recorded[f.id], f) for f in self.fates if f.id in recorded]
         return [
             f"{now.id}: {now.verdict}, written down as {was.verdict}"
