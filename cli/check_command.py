@@ -157,7 +157,11 @@ class _Job:
         run.run(os.cpu_count() or 1)
         self.out.print("\nmutants of every chapter", style="bold")
         run.show(True, each=False)
+        verdict = {Exit.HOLDS: "holds", Exit.VIOLATED: "violated"}.get(run.exit(True), "unknown")
         self._add("mutants", "of the spec", run.exit(True), run.as_json())
+        open_ = [f.id for f in (*run.survivors(), *run.unexplained())]
+        message = run.red or "; ".join([*open_, *run.otherwise()])
+        self.cases.append(Case("kvspec mutate", "spec", 0.0, verdict, message))
 
     def _conform(self, target: str) -> None:
         from kvspec.cli.conform_command import conform_cases, print_conform

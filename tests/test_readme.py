@@ -1,4 +1,4 @@
-"""What the README shows is what the commands print, but for times."""
+"""What the README and the guide to mutants and manifests show is what the commands print, but for times."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from kvspec.spec import CHAPTERS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TRANSCRIPTS = transcripts(README)
+GUIDE = (ROOT / "docs" / "proof-of-proofs.md").read_text(encoding="utf-8")
+TRANSCRIPTS = [*transcripts(README), *transcripts(GUIDE)]
 
 
 def test_there_are_transcripts() -> None:
-    assert len(TRANSCRIPTS) >= 4
+    assert len(transcripts(README)) >= 4 and len(transcripts(GUIDE)) >= 3
 
 
 @pytest.mark.parametrize(("command", "shown"), TRANSCRIPTS, ids=[c for c, _ in TRANSCRIPTS])

@@ -1,5 +1,5 @@
-"""docs/trusted-base.md and docs/proof-of-proofs.md: generated parts are up to date, names are those of the spec, and
-transcripts are what the commands print."""
+"""docs/trusted-base.md and docs/proof-of-proofs.md: generated parts are up to date and names are those of the
+spec; tests/test_readme.py compares the transcripts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from transcripts import same, transcripts
 
-from kvspec.cli.main import run
 from kvspec.model.promises import Family
 from kvspec.proofs import trusted_base
 from kvspec.proofs.trusted_base import PAGE, PARTS, PageError, main, rewritten
@@ -104,22 +102,3 @@ def test_files_that_are_named_exist(text: str) -> None:
     assert links
     assert [file for file in files if not (ROOT / file).exists()] == []
     assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
-
-
-# -- transcripts -------------------------------------------------------------------------------------------------------
-
-TRANSCRIPTS = transcripts(GUIDE)
-
-
-def test_there_are_transcripts() -> None:
-    assert len(TRANSCRIPTS) >= 3
-
-
-@pytest.mark.parametrize(("command", "shown"), TRANSCRIPTS, ids=[c for c, _ in TRANSCRIPTS])
-def test_a_transcript_is_what_the_command_prints(
-    command: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    assert run(command.split()) == 0
-    printed = capsys.readouterr().out
-    assert same(printed, shown), printed

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from kvspec.model.exploring.scopes import Scope
 from kvspec.proofs.manifest.record import Bound
 from kvspec.proofs.manifest.scopes import SCOPES
+from kvspec.proofs.mutation.campaign import is_invariant
 from kvspec.proofs.mutation.explored import Explore
-from kvspec.proofs.mutation.kill import KILLED, Fate, known
+from kvspec.proofs.mutation.kill import Fate, known, red_at
 from kvspec.spec import load
 
 TRIED = 40
@@ -33,10 +34,7 @@ def bounds(name: str, fates: Sequence[Fate], explore: Explore) -> Iterator[tuple
 
 def mistakes(invariant: str, fates: Sequence[Fate]) -> list[str]:
     """Mutants of events that break an invariant: first those that it was the first to kill."""
-    dead = [f for f in fates if f.verdict == KILLED and ".invariant:" not in f.id]
-    first = [f.id for f in dead if f.killer.endswith(f"/{invariant}")]
-    also = [f.id for f in dead if any(id.endswith(f"/{invariant}") for id in f.failing)]
-    return list(dict.fromkeys([*first, *also]))
+    return red_at(invariant, (f for f in fates if not is_invariant(f.id)))
 
 
 def _bound(name: str, invariant: str, id: str, scope: Scope, explore: Explore) -> Bound | None:

@@ -19,15 +19,14 @@ from kvspec.proofs.manifest.record import (
     StatementEntry,
     WitnessEntry,
 )
-from kvspec.proofs.mutation.key import row_keys
-from kvspec.proofs.mutation.kill import KILLED, Fate
+from kvspec.proofs.mutation.key import row_keys, statement_content
+from kvspec.proofs.mutation.kill import Fate, red_at
 from kvspec.proofs.mutation.mutants import INVARIANT
 from kvspec.proofs.obligations import ChapterObligations
 from kvspec.proofs.shape import shape, strongest
 from kvspec.proofs.verdicts import Result
 from kvspec.spec import load
 from kvspec.spec.language.chapter import Chapter
-from kvspec.spec.language.digest import digest
 from kvspec.spec.language.terms import subterms
 from kvspec.spec.language.traced import Statement
 
@@ -64,7 +63,8 @@ def build(name: str, evidence: Evidence) -> Record:
         theorems=tuple(map(statements.entry, chapter.theorems)),
         events=tuple(events),
         witnesses=tuple(
-            WitnessEntry(w.name, digest([w.term]), reached(evidence.outcomes, [w.name])) for w in chapter.witnesses
+            WitnessEntry(w.name, statement_content(chapter, w), reached(evidence.outcomes, [w.name]))
+            for w in chapter.witnesses
         ),
         explorations=tuple(exploration_entry(o) for o in evidence.outcomes if o.distinct),
         mutants=tuple(evidence.fates),
@@ -130,10 +130,9 @@ class _Statements:
                 self.goals.setdefault(goal.name.partition("/")[0], []).append(goal.name)
 
     def entry(self, s: Statement) -> StatementEntry:
-        parameters = self.chapter.event(s.after).parameters if s.after in self.chapter.event_names else ()
         return StatementEntry(
             name=s.name,
-            content=digest([s.term], parameters),
+            content=statement_content(self.chapter, s),
             obligations=sum(r.column == s.name for r in self.evidence.results),
             witness=reached(self.evidence.outcomes, self.goals.get(s.name, ())),
             killers=tuple(self.killers(s.name)[:KILLERS]),
@@ -141,9 +140,6 @@ class _Statements:
         )
 
     def killers(self, name: str) -> list[str]:
-        """Mutants that a statement turns red at, other than itself: first those that it was the first to kill."""
+        """Mutants that a statement turns red at, other than itself."""
         own = f"{self.chapter_name}.{INVARIANT}: {name} "
-        dead = [f for f in self.evidence.fates if f.verdict == KILLED and not f.id.startswith(own)]
-        first = [f.id for f in dead if f.killer.rpartition("/")[2] == name]
-        also = [f.id for f in dead if any(id.rpartition("/")[2] == name for id in f.failing)]
-        return list(dict.fromkeys([*first, *also]))
+        return [id for id in red_at(name, self.evidence.fates) if not id.startswith(own)]

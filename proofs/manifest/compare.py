@@ -20,12 +20,12 @@ from kvspec.model.exploring.outcome import Outcome
 from kvspec.proofs.manifest.bounds import mistakes
 from kvspec.proofs.manifest.build import exploration_entry
 from kvspec.proofs.manifest.record import FOLDER, ManifestError, Record
-from kvspec.proofs.mutation.key import key, row_keys
-from kvspec.proofs.mutation.kill import ALIVE, EQUIVALENT, EXPLORATION, KILLED, PROOF, TEST, known
+from kvspec.proofs.mutation.campaign import makes_sense
+from kvspec.proofs.mutation.key import key, row_keys, statement_content
+from kvspec.proofs.mutation.kill import ALIVE, PROOF, known
 from kvspec.proofs.prove import SOLVERS
 from kvspec.proofs.verdicts import Result
 from kvspec.spec import CHAPTERS, load
-from kvspec.spec.language.digest import digest
 
 STALE, CHANGED, BARE, LIVING = "stale", "changed", "bare", "alive"
 MOST_ALIVE = 0.02
@@ -85,16 +85,15 @@ def contents_of(record: Record) -> Iterator[Finding]:
     """The same of statements and events."""
     name = record.chapter
     chapter = load(name)
-    theorems = [
-        (s.name, digest([s.term], chapter.event(s.after).parameters if s.after in chapter.event_names else ()))
-        for s in chapter.theorems
-    ]
-    invariants = [(s.name, digest([s.term])) for s in chapter.invariants]
-    yield from _contents(name, "invariant", invariants, {s.name: s.content for s in record.invariants})
-    yield from _contents(name, "theorem", theorems, {s.name: s.content for s in record.theorems})
+    sections = (
+        ("invariant", chapter.invariants, record.invariants),
+        ("theorem", chapter.theorems, record.theorems),
+        ("witness", chapter.witnesses, record.witnesses),
+    )
+    for kind, statements, entries in sections:
+        said = [(s.name, statement_content(chapter, s)) for s in statements]
+        yield from _contents(name, kind, said, {e.name: e.content for e in entries})
     events = [(e, row_keys(name)[e]) for e in chapter.event_names]
-    witnesses = [(w.name, digest([w.term])) for w in chapter.witnesses]
-    yield from _contents(name, "witness", witnesses, {w.name: w.content for w in record.witnesses})
     yield from _contents(name, "event", events, {e.name: e.key for e in record.events})
 
 
@@ -215,9 +214,8 @@ def _verdicts(record: Record) -> Iterator[Finding]:
         yield Finding(CHANGED, name, f"{id.partition('.')[2]}: it stands there more than once")
     killers = {o.id for o in record.obligations} | set(ids)
     for f in record.mutants:
-        by_proof = f.by == PROOF and (f.killer in killers or not f.killer.startswith(f"{name}."))
-        right = {KILLED: by_proof or (f.by in (EXPLORATION, TEST) and f.killer), EQUIVALENT: not f.by, ALIVE: not f.by}
-        if not right.get(f.verdict, False):
+        stranger = f.by == PROOF and f.killer.startswith(f"{name}.") and f.killer not in killers
+        if stranger or not makes_sense(f):
             told = f"{f.verdict} by {f.by or 'nobody'}: {f.killer or 'nothing'}"
             yield Finding(CHANGED, name, f"{f.id.partition('.')[2]}: no judgement reads {told}")
 

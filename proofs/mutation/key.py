@@ -52,7 +52,7 @@ def keys_of(chapter: Chapter) -> dict[str, str]:
     theorems = chapter.theorems
     keys = {}
     for row in (START, *chapter.event_names):
-        said = [_said(chapter, s) for s in theorems if row in (s.after, *s.asks)]
+        said = [statement_content(chapter, s) for s in theorems if row in (s.after, *s.asks)]
         loops = [_loop(loop) for loop, _ in chapter.loops if loop.step == row]
         keys[row] = joined((row_content(chapter, row), assumed, *said, *loops, *solvers(), str(GENERATION)))
     said_of_states = digest(s.term for s in theorems if s.after is None)
@@ -60,7 +60,8 @@ def keys_of(chapter: Chapter) -> dict[str, str]:
     return keys | {"theorem": said_of_states} | dict.fromkeys(chapter.functions, proved)
 
 
-def _said(chapter: Chapter, s: Statement) -> str:
+def statement_content(chapter: Chapter, s: Statement) -> str:
+    """The fingerprint of what an invariant, theorem or witness says."""
     parameters = chapter.event(s.after).parameters if s.after in chapter.event_names else ()
     return digest([s.term], parameters)
 

@@ -57,6 +57,14 @@ class Fate(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
+def red_at(statement: str, fates: Iterable[Fate]) -> list[str]:
+    """The killed mutants that a statement turns red at: first those that it was the first to kill."""
+    dead = [f for f in fates if f.verdict == KILLED]
+    first = [f.id for f in dead if f.killer.rpartition("/")[2] == statement]
+    also = [f.id for f in dead if any(id.rpartition("/")[2] == statement for id in f.failing)]
+    return list(dict.fromkeys([*first, *also]))
+
+
 @lru_cache(maxsize=1)
 def shared(name: str) -> Shared:
     """What all mutants of a chapter's events have in common."""
