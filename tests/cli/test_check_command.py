@@ -110,3 +110,17 @@ def test_what_is_never_met_is_red(
     assert "∅ handles" in capsys.readouterr().out
     (part,) = (p for p in json.loads(file.read_text())["parts"] if p["part"] == "explore")
     assert part["verdict"] == "vacuous" and part["missing"]
+
+
+def test_deep_judges_all_mutants_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(spec, "CHAPTERS", {"handles": spec.CHAPTERS["handles"]})
+    monkeypatch.setattr(scopes, "DEEP", {"handles": ("blocks=3,handles=3",)})
+    monkeypatch.chdir(tmp_path)
+    report = tmp_path / "r.xml"
+    assert run(["check", "--deep", "--brief", "--junit", str(report)]) == Exit.HOLDS
+    shown = capsys.readouterr().out
+    assert "by z3 and cvc5" in shown and "0 known from before" in shown and "; mutants hold; " in shown
+    case = Xml.parse(report).find(".//testsuite[@name='kvspec mutate']/testcase")
+    assert case is not None and list(case) == []
