@@ -23,8 +23,11 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "free_list": ("kvspec.spec.free_list", "FreeList"),
         "usage": ("kvspec.spec.usage", "Usage"),
         "prefix_cache": ("kvspec.spec.prefix_cache", "PrefixCache"),
+        "recency": ("kvspec.spec.recency", "Recency"),
         "lru": ("kvspec.spec.lru", "Lru"),
         "sequences": ("kvspec.spec.sequences", "Sequences"),
+        "single_block": ("kvspec.spec.single_block", "SingleBlock"),
+        "linear_state": ("kvspec.spec.linear_state", "LinearState"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""

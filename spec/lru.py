@@ -1,9 +1,9 @@
 """Which key is evicted: the least recently used one (seed 4.3 and 7; ``lru_lst_`` of class `PrefixCache`).
 
-The list of keys by last use is an order here: one key is *older* than another. A key becomes the newest when it is
-published, matched, or inserted once more. The victim is the oldest key among those that may be evicted, which need not
-be the oldest of all: keys whose block somebody uses are passed over. This narrows the choice that chapter
-`prefix_cache` leaves open; another manager is judged by it only where it declares this policy.
+The line itself is chapter `recency`. A key becomes the newest when it is published, matched, or inserted once more. The
+victim is the oldest key among those that may be evicted, which need not be the oldest of all: keys whose block somebody
+uses are passed over. This narrows the choice that chapter `prefix_cache` leaves open; another manager is judged by it
+only where it declares this policy.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 from kvspec.spec.language import (
     Bool,
     Machine,
-    Set,
     event,
     exists,
     forall,
     implies,
     inherit,
-    init,
     invariant,
     old,
     require,
@@ -26,6 +24,7 @@ from kvspec.spec.language import (
     witness,
 )
 from kvspec.spec.prefix_cache import PrefixCache
+from kvspec.spec.recency import Recency
 from kvspec.spec.sorts import Block, Chain, Seat
 
 
@@ -33,12 +32,7 @@ class Lru(Machine):
     """The matchable keys stand in one line by their last use, and eviction takes the first that it may."""
 
     cache = use(PrefixCache)
-
-    older: Set[tuple[Chain, Chain]]
-
-    @init
-    def start(self) -> None:
-        self.older.clear()
+    line = use(Recency, Item=Chain)
 
     # -- the line moves ------------------------------------------------------------------------------------------
 
@@ -46,44 +40,44 @@ class Lru(Machine):
     def match(self, key: Chain, seat: Seat) -> None:
         """A hit makes the key the newest (allocate_shared, `PrefixCache.match`)."""
         inherit(self.cache.match)(key, seat)
-        self.to_the_end(key)
+        self.line.use(key)
 
     @event
     def publish(self, key: Chain, block: Block) -> None:
         """A new key is the newest (cache, `PrefixCache.insert`)."""
         inherit(self.cache.publish)(key, block)
-        self.to_the_end(key)
+        self.line.use(key)
 
     @event
     def publish_ahead(self, key: Chain, block: Block) -> None:
         """A new key is the newest, also before its block is written."""
         inherit(self.cache.publish_ahead)(key, block)
-        self.to_the_end(key)
+        self.line.use(key)
 
     @event
     def touch(self, key: Chain) -> None:
         """A key that exists is inserted once more: it keeps its block and becomes the newest."""
         require(self.cache.cached.has(key))
-        self.to_the_end(key)
+        self.line.use(key)
 
     @event
     def evict(self, key: Chain) -> None:
         """The first in line that may be evicted is forgotten (`PrefixCache.evict`)."""
-        require(forall(Chain, lambda k: implies(self.evictable(k), ~self.older.has((k, key)))))
+        require(forall(Chain, lambda k: implies(self.evictable(k), ~self.line.older.has((k, key)))))
         inherit(self.cache.evict)(key)
-        self.out_of_line(key)
+        self.line.leave(key)
 
     @event
     def withdraw(self, key: Chain) -> None:
         """A key that was published ahead is taken back and leaves the line."""
         inherit(self.cache.withdraw)(key)
-        self.out_of_line(key)
+        self.line.leave(key)
 
     @event
     def reset(self) -> None:
         """All keys are forgotten."""
         self.cache.reset()
-        self.older.clear()
+        self.line.clear()
 
     # -- the line stays ------------------------------------------------------------------------------------------
 
@@ -132,66 +126,17 @@ class Lru(Machine):
             & self.cache.blocks.holders[self.cache.entry[key]].is_only(Seat.cache_of(key))
         )
 
-    def to_the_end(self, key: Chain) -> None:
-        self.older.assign_where(
-            lambda a, b: (a != key) & ((self.older.has((a, b)) & (b != key)) | (self.cache.cached.has(a) & (b == key)))
-        )
-
-    def out_of_line(self, key: Chain) -> None:
-        self.older.assign_where(lambda a, b: self.older.has((a, b)) & (a != key) & (b != key))
-
     # -- invariants ----------------------------------------------------------------------------------------------
 
-    @invariant("only matchable keys stand in line")
-    def only_cached(self) -> Bool:
-        return forall(
-            Chain,
-            Chain,
-            lambda a, b: implies(self.older.has((a, b)), self.cache.cached.has(a) & self.cache.cached.has(b)),
-        )
-
-    @invariant("no two keys are each older than the other, and none is older than itself")
-    def asymmetric(self) -> Bool:
-        return forall(Chain, Chain, lambda a, b: ~(self.older.has((a, b)) & self.older.has((b, a))))
-
-    @invariant("what is older than an older key is older")
-    def transitive(self) -> Bool:
-        return forall(
-            Chain,
-            Chain,
-            Chain,
-            lambda a, b, c: implies(self.older.has((a, b)) & self.older.has((b, c)), self.older.has((a, c))),
-        )
-
-    @invariant("of two matchable keys one is older")
-    def total(self) -> Bool:
-        return forall(
-            Chain,
-            Chain,
-            lambda a, b: implies(
-                self.cache.cached.has(a) & self.cache.cached.has(b) & (a != b),
-                self.older.has((a, b)) | self.older.has((b, a)),
-            ),
-        )
+    @invariant("the keys in line are the matchable ones")
+    def in_line_cached(self) -> Bool:
+        return forall(Chain, lambda k: self.line.members.has(k) == self.cache.cached.has(k))
 
     # -- theorems ------------------------------------------------------------------------------------------------
 
-    @theorem("no key is older than itself")
-    def irreflexive(self) -> Bool:
-        return forall(Chain, lambda a: ~self.older.has((a, a)))
-
-    @theorem("the line is no circle, so there is a first")
-    def no_circle(self) -> Bool:
-        return forall(
-            Chain,
-            Chain,
-            Chain,
-            lambda a, b, c: ~(self.older.has((a, b)) & self.older.has((b, c)) & self.older.has((c, a))),
-        )
-
     @theorem("the victim is the least recently used: every other key that could have gone is newer", after=evict)
     def victim_is_oldest(self, key: Chain) -> Bool:
-        return forall(Chain, lambda k: implies(old(self).evictable(k) & (k != key), old(self).older.has((key, k))))
+        return forall(Chain, lambda k: implies(old(self).evictable(k) & (k != key), old(self).line.older.has((key, k))))
 
     @theorem("the victim was evictable, and its block is free afterwards", after=evict)
     def victim_goes(self, key: Chain) -> Bool:
@@ -206,16 +151,18 @@ class Lru(Machine):
         return forall(
             Chain,
             Chain,
-            lambda a, b: implies((a != key) & (b != key), self.older.has((a, b)) == old(self).older.has((a, b))),
+            lambda a, b: implies(
+                (a != key) & (b != key), self.line.older.has((a, b)) == old(self).line.older.has((a, b))
+            ),
         )
 
     @theorem("a matched key is the newest: of the keys in line it is the last to go", after=match)
     def matched_is_newest(self, key: Chain) -> Bool:
-        return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.older.has((k, key))))
+        return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.line.older.has((k, key))))
 
     @theorem("a published key is the newest", after=publish)
     def published_is_newest(self, key: Chain) -> Bool:
-        return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.older.has((k, key))))
+        return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.line.older.has((k, key))))
 
     @theorem("a block that is handed out is held by who asked for it", after=allocate)
     def handed_out_holds(self, block: Block, seat: Seat) -> Bool:
@@ -247,14 +194,14 @@ class Lru(Machine):
 
     @theorem("a key that is inserted once more is the newest and keeps its block", after=touch)
     def touched_is_newest(self, key: Chain) -> Bool:
-        return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.older.has((k, key)))) & (
-            self.cache.entry[key] == old(self).cache.entry[key]
+        return (self.cache.entry[key] == old(self).cache.entry[key]) & forall(
+            Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.line.older.has((k, key)))
         )
 
     @theorem("after a reset nothing stands in line", after=reset)
     def reset_empties(self) -> Bool:
-        return self.older.is_empty()
+        return self.line.older.is_empty()
 
     @witness("an older key is in use, a newer one may be evicted")
     def passed_over(self) -> Bool:
-        return exists(Chain, Chain, lambda a, b: self.older.has((a, b)) & ~self.evictable(a) & self.evictable(b))
+        return exists(Chain, Chain, lambda a, b: self.line.older.has((a, b)) & ~self.evictable(a) & self.evictable(b))

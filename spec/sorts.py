@@ -32,3 +32,23 @@ class Seat(Variants):
     seq_at = case(Seq, Index)
     cache_of = case(Chain)
     pin_of = case(Pin)
+
+
+class Rank(Id):
+    """A data-parallel rank, with resources of its own (seed 5.1, dp_rank)."""
+
+
+class Single(Id):
+    """A single block: one id of size 1 for a sequence (seed 6)."""
+
+
+class StateSlot(Id):
+    """A place for one recurrent state (seed 7)."""
+
+
+class StateOwner(Variants):
+    """What a state slot is for (seed 7.1)."""
+
+    live = case(Seq)
+    pending = case(Seq)
+    committed = case(Chain)
