@@ -7,8 +7,8 @@ only then to be found under its key. Neither can be overwritten without harm: go
 state than going over it once. So a state counts only as *clean* content, up to exactly one position, and whatever is
 done in a wrong order leaves a slot that is not clean.
 
-A copy takes time: that it starts, that it is done and that it fails are events of their own. A sequence that is to go on
-behind a checkpoint *waits* until the copy to its live slot is done; the checkpoint is pinned from the match until then.
+A copy takes time: that it starts, that it is done and that it fails are events of their own. A sequence that is to go
+on behind a checkpoint *waits* until the copy to its live slot is done; the checkpoint is pinned from the match on.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ class LinearState(Machine):
     def restoring_waiting(self) -> Bool:
         return forall(Seq, lambda q: implies(self.restoring.has(q), self.waiting.has(q)))
 
-    @invariant("the live slot of a sequence that need not wait holds the state of exactly the tokens up to its position")
+    @invariant("unless a sequence waits, its live slot holds the state of exactly the tokens up to its position")
     def live_truth(self) -> Bool:
         return forall(
             Seq,
@@ -428,12 +428,11 @@ class LinearState(Machine):
     @theorem("the padding slot is never live, reserved or a checkpoint")
     def padding_unused(self) -> Bool:
         return forall(
+            StateSlot,
             Seq,
             Chain,
-            lambda q, k: (
-                ~self.is_live(q, self.slots.ids.padding)
-                & ~self.reserved(q, self.slots.ids.padding)
-                & ~self.committed(self.slots.ids.padding, k)
+            lambda x, q, k: implies(
+                self.slots.ids.padding == x, ~self.is_live(q, x) & ~self.reserved(q, x) & ~self.committed(x, k)
             ),
         )
 

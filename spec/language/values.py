@@ -303,7 +303,10 @@ class Set(_Incomparable, Generic[E]):
 
 
 class Map(_Incomparable, Generic[K, V]):
-    """A total map. What it holds for a key that nothing was stored under is arbitrary."""
+    """A total map. What it holds for a key that nothing was stored under is arbitrary.
+
+    The sort of a key is checked when the text is read: an instance may have replaced it (`use`).
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -313,14 +316,14 @@ class Map(_Incomparable, Generic[K, V]):
         assert isinstance(sort, MapSort)
         return lift_tuple(key, sort.keys)
 
-    def __getitem__(self, key: K) -> V:
+    def __getitem__(self, key: object) -> V:
         place = self._place.at(self._keys(key))
         term = place.read()
         if isinstance(term.sort, SetSort):
             return cast(V, Set[Any](None, place))
         return cast(V, wrap(term))
 
-    def __setitem__(self, key: K, value: V) -> None:
+    def __setitem__(self, key: object, value: V) -> None:
         place = self._place.at(self._keys(key))
         term = place.read()
         place.change("assign", value.term if isinstance(value, Set) else lift(value, cast(Sort, term.sort)))
