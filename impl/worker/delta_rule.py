@@ -33,7 +33,7 @@ def gated_delta_rule(
     Returns:
         Outputs ``[batch, heads, tokens, d_v]``, and the state behind the last token.
     """
-    parts = [part.split(CHUNK, dim=2) for part in (queries, keys, values, log_decay, beta)]
+    parts = [torch.split(part, CHUNK, dim=2) for part in (queries, keys, values, log_decay, beta)]
     outputs = []
     for q, k, v, g, b in zip(*parts, strict=True):
         output, state = _step(q, k, v, g, b, state) if q.shape[2] == 1 else _chunk(q, k, v, g, b, state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Items
+from math import sqrt
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -149,7 +150,7 @@ class _Weights:
         self._generator, self._device = torch.Generator().manual_seed(seed), device
 
     def matrix(self, inputs: int, outputs: int) -> Tensor:
-        return (torch.randn(inputs, outputs, generator=self._generator) * inputs**-0.5).to(self._device)
+        return (torch.randn(inputs, outputs, generator=self._generator) / sqrt(inputs)).to(self._device)
 
     def uniform(self, low: float, high: float, size: int) -> Tensor:
         return (low + (high - low) * torch.rand(size, generator=self._generator)).to(self._device)
@@ -157,7 +158,8 @@ class _Weights:
 
 def _norm(x: Tensor) -> Tensor:
     """Divide by the root of the mean square (RMSNorm without weights)."""
-    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    scale: Tensor = (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    return x * scale
 
 
 class AttentionLayer:
@@ -181,7 +183,7 @@ class AttentionLayer:
 
     def _turned(self, x: Tensor, positions: Tensor) -> Tensor:
         """Normalised for each head, and turned by the position (Su et al., RoFormer, 2021)."""
-        pairs = _norm(x.view(-1, self.heads_, self.head_dim_)).unflatten(-1, (-1, 2))
+        pairs = _norm(x.view(-1, self.heads_, self.head_dim_)).view(len(x), self.heads_, -1, 2)
         angles = positions.view(-1, 1, 1) * self.turns_
         cos, sin = angles.cos(), angles.sin()
         first, second = pairs[..., 0], pairs[..., 1]
@@ -234,8 +236,8 @@ class DeltaLayer:
         mixed, state = causal_convolution(batch.as_rows(x @ self.mixed_), batch.lengths, self.kernel_, past)
         memory.index_copy_(0, batch.slots, state)
         sizes = [self.key_dim_, self.key_dim_, self.value_dim_]
-        heads = silu(mixed).unflatten(-1, (self.heads_, -1)).transpose(1, 2)
-        q, k, v = heads.split(sizes, dim=-1)
+        heads = silu(mixed).reshape(*mixed.shape[:2], self.heads_, -1).transpose(1, 2)
+        q, k, v = torch.split(heads, sizes, dim=-1)
         return normalize(q, dim=-1), normalize(k, dim=-1), v
 
     def _rates_of(self, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -271,7 +273,7 @@ class HybridModel:
         self.config = config
         self.device = torch.device(device)
         weights = _Weights(config.seed, self.device)
-        self.embedding_ = weights.matrix(config.vocabulary, config.hidden) * config.vocabulary**0.5
+        self.embedding_ = weights.matrix(config.vocabulary, config.hidden) * sqrt(config.vocabulary)
         self.layers_: list[tuple[AttentionLayer | DeltaLayer, MLP]] = []
         seen = {"linear": 0, "attention": 0}
         for kind in config.layers:
@@ -308,7 +310,8 @@ class HybridModel:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """``[..., hidden]`` to ``[..., vocabulary]``: how much each token is expected next."""
-        return _norm(hidden) @ self.head_
+        found: Tensor = _norm(hidden) @ self.head_
+        return found
 
     def _check(self, pieces: Items[Piece], block_size: int) -> None:
         for piece in pieces:
