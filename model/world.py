@@ -105,3 +105,15 @@ def covers(chain: Any, part: Any) -> bool:
     if chain.parent is not part.parent or (chain.depth == 0 and chain.context != part.context):
         return False
     return chain.tokens.startswith(part.tokens)
+
+
+def longer(chain: Any, part: Any) -> bool:
+    """Whether the chain begins with all tokens of the part, in the same context, and has more."""
+    if not isinstance(chain, Chain) or not isinstance(part, Chain):
+        return False
+    if part is NOTHING:
+        return chain is not NOTHING
+    begin = chain
+    while begin.depth > part.depth and begin.parent is not None:
+        begin = begin.parent
+    return covers(begin, part) and (begin is not chain or len(begin.tokens) > len(part.tokens))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kvspec.model.concrete import ABSENT, Structure, Variant, evaluate
 from kvspec.model.conformance import Context
 from kvspec.model.exploring.size import TooLarge, check_statements
-from kvspec.model.world import NOTHING, Chain, covers
+from kvspec.model.world import NOTHING, Chain, covers, longer
 from kvspec.spec import load
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import MapSort, Path, SetSort
@@ -32,6 +32,10 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "handles": "handle objects",
         "holders": "holders of blocks; in chapter usage, the sequences",
         "keys": "holders that are no sequences",
+        "units": "single ids, padding included",
+        "owners": "owners of single ids",
+        "slots": "recurrent-state slots, padding included",
+        "items": "items that stand in line",
         "names": "names of adapters, salts and images",
         "versions": "versions of an adapter",
         "digests": "different digests",
@@ -47,12 +51,18 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "free_list": "blocks=4,handles=3",
         "usage": "blocks=3,holders=2,keys=1",
         "prefix_cache": "blocks=3,seqs=1,len=1,block_size=1,pins=1",
+        "recency": "items=3",
         "lru": "blocks=4,seqs=1,len=1,tokens=1/2/3,block_size=1,pins=1",
         "sequences": "blocks=3,seqs=2,len=1,block_size=1,pins=1",
+        "single_block": "units=4,owners=2",
+        "linear_state": "slots=4,seqs=2,len=1,tokens=1.2,block_size=2",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
 long as a table can be, that share their first block if they have more than one."""
+
+_PADDED: Final = ("blocks", "units", "slots")
+"""Words that count ids of which the first, 0, belongs to nobody."""
 
 _TWO: Final = "two"
 _GUIDE: Final = " of kvspec.model.exploring.scopes (see docs/writing-a-chapter.md)"
@@ -138,9 +148,9 @@ def _said(text: str, name: str, allowed: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _number(word: str, value: str) -> int:
-    least = 2 if word == "blocks" else 1
+    least = 2 if word in _PADDED else 1
     if not (value.isascii() and value.isdigit() and least <= int(value) <= LARGEST):
-        what = "a number of blocks, one of them padding," if word == "blocks" else "a number"
+        what = f"a number of {word}, one of them padding," if word in _PADDED else "a number"
         raise ScopeError("scope", f"{word}={value}", f"{what} from {least} to {LARGEST}")
     return int(value)
 
@@ -264,6 +274,11 @@ class _World:
             "Version": list(range(size("versions", 0))),
             "Tokens": list(dict.fromkeys(c.tokens for c in self.chains)),
             "Digest": list(range(size("digests", 0))),
+            "Unit": list(range(size("units", 0))),
+            "Single": list(range(size("units", 0))),
+            "Owner": [f"owner{n}" for n in range(size("owners", 0))],
+            "StateSlot": list(range(size("slots", 0))),
+            "Item": [f"item{n}" for n in range(size("items", 0))],
         }
 
     def given(self, chapter: Chapter) -> dict[Path, Any]:
@@ -276,6 +291,8 @@ class _World:
         if name not in _MEANINGS:
             raise ScopeError(symbol.name, "a static word without a meaning in scopes", f"one in _MEANINGS{_GUIDE}")
         meaning = _MEANINGS[name]
+        if isinstance(symbol.result, SetSort) and not symbol.arguments:
+            return frozenset(e for (e,) in structure.tuples(symbol.result.elements) if meaning(self, e))
         if not symbol.arguments:
             return meaning(self)
         table = {args: meaning(self, *args) for args in structure.tuples(symbol.arguments)}
@@ -316,13 +333,14 @@ def _parts(chain: Chain) -> frozenset[Variant]:
 
 _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "padding": lambda w: 0,
-    "usable": lambda w: frozenset(range(1, w.sizes["blocks"])),
+    "usable": lambda w, number: number != 0,
     "capacity": lambda w: w.sizes["blocks"] - 1,
     "first_order": lambda w, place: (place + 1) % w.sizes["blocks"],
     "first_place": lambda w, block: (block - 1) % w.sizes["blocks"],
     "is_sequence": lambda w, holder: holder.startswith("holder"),
     "nothing": lambda w: NOTHING,
     "covers": lambda w, chain, part: covers(chain, part),
+    "longer": lambda w, chain, part: longer(chain, part),
     "full": lambda w, chain: chain.full,
     "parent": lambda w, chain: chain.parent or NOTHING,
     "depth": lambda w, chain: chain.depth,
@@ -335,4 +353,4 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "applies": lambda w, seq, name: w.has_part(seq, "adapter", name),
     "salted": lambda w, seq, name: w.has_part(seq, "salt", name),
 }
-"""Static words by their own name, whatever instance they belong to."""
+"""Static words by their own name, whatever instance they belong to; of a set, whether an element is in it."""
