@@ -51,6 +51,14 @@ class UnknownSequenceError(KVCacheError):
     """No sequence has this name, or a new one would take a name in use."""
 
 
+class EndedSequenceError(KVCacheError):
+    """A sequence was used after its deallocation or abortion."""
+
+
+class SequenceStateError(KVCacheError):
+    """A sequence is not where the call would need it: it waits for a restore, is being saved, or has no live slot."""
+
+
 class InvalidTokensError(KVCacheError):
     """Token ids that are negative, not integers or above 63 bits."""
 
@@ -61,6 +69,10 @@ class InvalidRangeError(KVCacheError):
 
 class KeyMismatchError(KVCacheError):
     """A block would be published under a second key, or blocks and tokens do not fit together."""
+
+
+class NotBuiltError(KVCacheError):
+    """A kind of manager was asked for that this version does not have."""
 
 
 class KernelUnavailableError(KVCacheError):

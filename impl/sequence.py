@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING
 
 from kvspec.impl.block import Block, block_ids
 from kvspec.impl.errors import InvalidRangeError, KeyMismatchError
 from kvspec.impl.paging import block_index, blocks_between, blocks_needed
 from kvspec.impl.prefix_cache import NO_CONTEXT, PrefixKeys
+
+if TYPE_CHECKING:
+    from kvspec.impl.linear_state import Checkpoint
 
 
 class KVCacheState:
@@ -53,7 +57,8 @@ class KVCacheState:
 class Sequence:
     """A request: known tokens, a table of blocks, and how many tokens are computed (written to the device).
 
-    ``computed_ <= room`` and ``computed_ <= len(tokens_)``; the manager that moves them keeps this.
+    ``computed_ <= room`` and ``computed_ <= len(tokens_)``; the manager that moves them keeps this. In a pool it has
+    three resources (seed 6): its blocks, a single block and, with linear state, a live slot.
 
     Attributes:
         tokens_: known tokens.
@@ -64,13 +69,43 @@ class Sequence:
             where draft tokens were rejected, or where a copied block brought the cells of another sequence along.
         published_: leading blocks that the prefix cache names, in cache epoch epoch_; they are skipped when the
             sequence publishes again, and published_at_ is the moment to enter for them (`PrefixCache.touch`).
+        dp_rank_: its rank in a pool, None before it has one; it keeps it over a preemption.
+        single_block_: handle of its single block, None while it has none.
+        linear_state_slot_: handle of its live slot, None while it has none.
+        resume_: the pinned checkpoint behind which it goes on, None if its live slot holds its state.
+        restoring_: that checkpoint is being copied to the live slot.
+        saving_: the checkpoint to which the live slot is being copied, None if it is not.
+        ended_: it was deallocated or aborted.
     """
 
-    __slots__ = ("computed_", "epoch_", "keys_", "kv_state_", "published_", "published_at_", "tokens_", "written_")
+    __slots__ = (
+        "computed_",
+        "dp_rank_",
+        "ended_",
+        "epoch_",
+        "keys_",
+        "kv_state_",
+        "linear_state_slot_",
+        "published_",
+        "published_at_",
+        "restoring_",
+        "resume_",
+        "saving_",
+        "single_block_",
+        "tokens_",
+        "written_",
+    )
 
     def __init__(self, tokens: array[int], block_size: int, context: bytes = NO_CONTEXT) -> None:
         self.tokens_ = tokens
         self.keys_ = PrefixKeys(block_size, context)
+        self.dp_rank_: int | None = None
+        self.single_block_: Block | None = None
+        self.linear_state_slot_: Block | None = None
+        self.resume_: Checkpoint | None = None
+        self.restoring_ = False
+        self.saving_: Checkpoint | None = None
+        self.ended_ = False
         self._start_over()
 
     def _start_over(self) -> None:
@@ -85,6 +120,16 @@ class Sequence:
     def block_size(self) -> int:
         """Tokens per block."""
         return self.keys_.block_size
+
+    @property
+    def is_waiting(self) -> bool:
+        """Its state has to be restored before it is written: the live slot is not that of the computed tokens."""
+        return self.resume_ is not None
+
+    @property
+    def is_saving(self) -> bool:
+        """Its live slot is being copied: it must not be written."""
+        return self.saving_ is not None
 
     @property
     def room(self) -> int:

@@ -1,6 +1,7 @@
-"""Device kernels: slot ids from block tables, write by slot, gather by table, block copy.
+"""Device kernels: slot ids from block tables, write by slot, gather by table, copy of blocks, fill of slots.
 
-`reference` is plain torch, `triton_kernels` is Triton; both have the same four functions. `backend_for` chooses.
+`reference` is plain torch, `triton_kernels` is Triton; both have the same five functions. `backend_for` chooses. A
+recurrent state is a block of size 1 to them: its slot is its id.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kvspec.impl.errors import KernelUnavailableError
 
 
 class Backend(Protocol):
-    """The four kernels; shapes are in `kvspec.impl.kernels.reference`."""
+    """The five kernels; shapes are in `kvspec.impl.kernels.reference`."""
 
     def slot_ids(self, tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:
         """Slot of each token."""
@@ -28,6 +29,9 @@ class Backend(Protocol):
 
     def copy_blocks(self, cells: Tensor, sources: Tensor, targets: Tensor, block_size: int) -> None:
         """Copy whole blocks."""
+
+    def fill_slots(self, cells: Tensor, slots: Tensor, value: float) -> None:
+        """Fill slots with one value."""
 
 
 _MODULES = {"torch": "reference", "triton": "triton_kernels"}

@@ -55,3 +55,8 @@ def copy_blocks(cells: Tensor, sources: Tensor, targets: Tensor, block_size: int
     planes, _, width = cells.shape
     blocks = cells.view(planes, -1, block_size, width)
     blocks.index_copy_(1, targets, blocks.index_select(1, sources))
+
+
+def fill_slots(cells: Tensor, slots: Tensor, value: float) -> None:
+    """Store one value in all cells of slots (zeroed and poisoned states). Slot 0 and negative slots are skipped."""
+    cells.index_fill_(1, slots[slots > 0], value)

@@ -94,6 +94,16 @@ def _copy_kernel(cells, sources, targets, plane_size, block_cells, TILE: tl.cons
     tl.store(cells + target + offsets, tl.load(cells + source + offsets, mask=mask), mask=mask)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _fill_kernel(cells, slots, value, num_slots, width, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    slot = tl.load(slots + tl.program_id(0).to(tl.int64)).to(tl.int64)
+    offsets = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
+    plane = tl.program_id(2).to(tl.int64)
+    mask = (offsets < width) & (slot > 0) & (slot < num_slots)
+    tile = tl.zeros((TILE,), dtype=tl.float32) + value
+    tl.store(cells + (plane * num_slots + slot) * width + offsets, tile, mask=mask)
+
+
 def slot_ids(tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:
     """Slot of each token; see the reference."""
     count = positions.numel()
@@ -155,6 +165,18 @@ def copy_blocks(cells: Tensor, sources: Tensor, targets: Tensor, block_size: int
     grid = (sources.numel(), triton.cdiv(block_cells, tile), planes)
     with _on(cells):
         _copy_kernel[grid](cells, sources, targets, num_slots * width, block_cells, TILE=tile)
+
+
+def fill_slots(cells: Tensor, slots: Tensor, value: float) -> None:
+    """Store one value in slots, except padding; see the reference. Slots outside the pool are skipped."""
+    planes, num_slots, width = _shape(cells, "fill_slots")
+    if not slots.numel():
+        return
+    tile = min(_TILE, triton.next_power_of_2(width))
+    with _on(cells):
+        _fill_kernel[(slots.numel(), triton.cdiv(width, tile), planes)](
+            cells, slots, value, num_slots, width, TILE=tile
+        )
 
 
 def _tile(width: int) -> tuple[int, int]:
