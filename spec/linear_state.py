@@ -65,9 +65,13 @@ class LinearState(Machine):
     content: Map[StateSlot, Chain]
     clean: Set[StateSlot]
 
-    @axiom("of two different prefixes only one can be the longer, and what is longer than a longer one is longer")
-    def longer_is_order(self) -> Bool:
-        return forall(Chain, Chain, lambda c, d: ~(self.longer(c, d) & self.longer(d, c))) & forall(
+    @axiom("of two prefixes one at most is longer than the other, and none is longer than itself")
+    def longer_is_asymmetric(self) -> Bool:
+        return forall(Chain, Chain, lambda c, d: ~(self.longer(c, d) & self.longer(d, c)))
+
+    @axiom("what is longer than a longer prefix is longer")
+    def longer_is_transitive(self) -> Bool:
+        return forall(
             Chain, Chain, Chain, lambda c, d, e: implies(self.longer(c, d) & self.longer(d, e), self.longer(c, e))
         )
 
@@ -354,6 +358,10 @@ class LinearState(Machine):
     def saved_something(self) -> Bool:
         return forall(Seq, StateSlot, lambda q, x: implies(self.reserved(q, x), self.key[x] != self.nothing))
 
+    @invariant("a checkpoint is the state of one token or more")
+    def cached_something(self) -> Bool:
+        return ~self.cached.has(self.nothing)
+
     @invariant("a checkpoint is pinned only for sequences that wait for it")
     def pinned_waiting(self) -> Bool:
         return forall(
@@ -401,9 +409,7 @@ class LinearState(Machine):
         return forall(
             Seq,
             Seq,
-            lambda q, r: implies(
-                self.running.has(q) & self.running.has(r) & (self.live[q] == self.live[r]), q == r
-            ),
+            lambda q, r: implies(self.running.has(q) & self.running.has(r) & (self.live[q] == self.live[r]), q == r),
         )
 
     @theorem("a slot that is reserved cannot be matched, nor can a live one")
@@ -500,6 +506,15 @@ class LinearState(Machine):
             ),
         )
 
+    @theorem("a step can be of any length: it may pass where a shorter one would have ended")
+    def step_can_pass(self) -> Bool:
+        return forall(
+            Seq,
+            Chain,
+            Chain,
+            lambda q, c, d: implies(possible(self.step)(q, c) & self.longer(d, c), possible(self.step)(q, d)),
+        )
+
     @theorem("at the start nothing can be matched and no sequence runs", after=start)
     def starts_empty(self) -> Bool:
         return (
@@ -526,6 +541,10 @@ class LinearState(Machine):
             & self.longer(chain, old(self).at[seq])
         )
 
+    @theorem("no step goes over a token twice, and behind a step there is a state to be saved", after=step)
+    def step_goes_on(self, seq: Seq, chain: Chain) -> Bool:
+        return (chain != old(self).at[seq]) & ~self.longer(old(self).at[seq], chain) & (chain != self.nothing)
+
     @theorem("a sequence that starts over has the state of no tokens and waits for nothing", after=start_over)
     def started_over(self, seq: Seq) -> Bool:
         return (
@@ -537,9 +556,7 @@ class LinearState(Machine):
 
     @theorem("a live slot that is given back is free, and its sequence waits for nothing", after=release)
     def released_is_free(self, seq: Seq) -> Bool:
-        return (
-            ~self.running.has(seq) & ~self.waiting.has(seq) & self.slots.ids.free.has(old(self).live[seq])
-        )
+        return ~self.running.has(seq) & ~self.waiting.has(seq) & self.slots.ids.free.has(old(self).live[seq])
 
     @theorem("what is matched is pinned, and is the state of exactly what the sequence goes on behind", after=match)
     def matched_is_exact(self, seq: Seq, key: Chain) -> Bool:
@@ -564,9 +581,9 @@ class LinearState(Machine):
             & self.clean.has(self.live[seq])
         )
 
-    @theorem("nobody can read a live slot while it is restored", after=restore_started)
+    @theorem("nobody can read a live slot while it is restored, which it is once at a time", after=restore_started)
     def restoring_unreadable(self, seq: Seq) -> Bool:
-        return ~self.clean.has(self.live[seq]) & self.restoring.has(seq)
+        return ~self.clean.has(self.live[seq]) & self.restoring.has(seq) & ~old(self).restoring.has(seq)
 
     @theorem("a copy that has failed leaves the sequence waiting, to be restored again", after=restore_failed)
     def failed_waits(self, seq: Seq) -> Bool:
@@ -576,9 +593,13 @@ class LinearState(Machine):
     def reserved_is_own(self, seq: Seq, slot: StateSlot, key: Chain) -> Bool:
         return self.reserved(seq, slot) & (self.key[slot] == key) & old(self).slots.ids.free.has(slot)
 
-    @theorem("nobody can read a slot that is copied to", after=copy_started)
+    @theorem("what is reserved for is a state that the sequence has, or to which it may still come", after=reserve)
+    def reserved_is_ahead(self, seq: Seq, key: Chain) -> Bool:
+        return (self.at[seq] == key) | self.longer(key, self.at[seq])
+
+    @theorem("nobody can read a slot while it is copied to, which it is once at a time", after=copy_started)
     def copying_unreadable(self, slot: StateSlot) -> Bool:
-        return self.copying.has(slot) & ~self.clean.has(slot)
+        return self.copying.has(slot) & ~self.clean.has(slot) & ~old(self).copying.has(slot)
 
     @theorem("a copy that is done is exact", after=copy_done)
     def copy_is_exact(self, slot: StateSlot) -> Bool:

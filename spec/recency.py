@@ -44,7 +44,7 @@ class Recency(Machine):
         """An item is used: it is the newest now, whether or not it stood in line before."""
         self.members.add(item)
         self.older.assign_where(
-            lambda a, b: (a != item) & ((self.older.has((a, b)) & (b != item)) | (self.members.has(a) & (b == item)))
+            lambda a, b: (a != item) & (self.older.has((a, b)) | (self.members.has(a) & (b == item)))
         )
 
     @event
@@ -120,9 +120,13 @@ class Recency(Machine):
             ),
         )
 
+    @theorem("who leaves stood in line until then", after=leave)
+    def left_stood_in_line(self, item: Item) -> Bool:
+        return old(self).members.has(item) & ~self.members.has(item)
+
     @theorem("others keep their order, and their places in line, when one leaves", after=leave)
     def leave_keeps_others(self, item: Item) -> Bool:
-        return ~self.members.has(item) & forall(
+        return forall(
             Item,
             Item,
             lambda a, b: implies(
