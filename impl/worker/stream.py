@@ -1,0 +1,132 @@
+"""What an engine is given, and what it leaves: requests, options, disturbances, counts, logits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from torch import Tensor
+
+from kvspec.model.conformance import PoolConfig
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request.
+
+    Attributes:
+        prompt: its tokens; at least one.
+        num_outputs: tokens that it generates; at least one.
+        outputs: the tokens that it is to generate whatever the model says (their logits are kept all the same), so
+            that runs can be compared though logits are nearly equal; None: always the most expected one.
+        arrival: number of the step in which it comes.
+
+    Raises:
+        ValueError: no prompt, no output, or not as many outputs as are wanted.
+    """
+
+    prompt: tuple[int, ...]
+    num_outputs: int
+    outputs: tuple[int, ...] | None = None
+    arrival: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("prompt: no token, expected at least 1")
+        if self.num_outputs < 1:
+            raise ValueError(f"num_outputs: {self.num_outputs}, expected at least 1")
+        if self.outputs is not None and len(self.outputs) != self.num_outputs:
+            raise ValueError(f"outputs: {len(self.outputs)} tokens, expected {self.num_outputs}")
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens that go through the model: all but the last output."""
+        return len(self.prompt) + self.num_outputs - 1
+
+
+DisturbanceKind = Literal["preempt", "evict_blocks", "evict_states", "fail_saves", "fail_restores"]
+
+
+class Disturbance(msgspec.Struct, frozen=True):
+    """Something that a correct manager bears in any step, and that changes no output.
+
+    Attributes:
+        step: number of the step, at whose begin it happens.
+        kind: ``preempt``: the running request with this number, from the one admitted first, gives way;
+            ``evict_blocks``, ``evict_states``: so many idle blocks, idle checkpoints, of each rank are evicted;
+            ``fail_saves``, ``fail_restores``: the first so many copies of the step fail, after they have spoilt
+            their target.
+        number: see there; 0 or more.
+    """
+
+    step: int
+    kind: DisturbanceKind
+    number: int
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an engine runs.
+
+    Attributes:
+        pool: the pool and its options; with `PoolConfig.sanitizer` freed blocks and slots are filled with NaN.
+        chunk: tokens of one request in one step, at most.
+        max_running: requests that run at once, at most.
+        checkpoints: save states where steps end; without them no prefix is reused by a model with linear layers.
+
+    Raises:
+        ValueError: a number is below 1, or the pool has no ranks.
+    """
+
+    pool: PoolConfig
+    chunk: int = 64
+    max_running: int = 16
+    checkpoints: bool = True
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1 or self.max_running < 1:
+            raise ValueError(f"chunk: {self.chunk}, max_running: {self.max_running}, expected at least 1")
+        if not self.pool.is_pool:
+            raise ValueError("pool: no single blocks, expected a pool with at least 2 (one is padding)")
+
+
+class Counts(msgspec.Struct):
+    """What happened in a run.
+
+    Attributes:
+        steps: forward steps.
+        computed_tokens, output_tokens: tokens that went through the model; tokens that were generated.
+        hit_tokens: tokens that did not have to be computed, at admissions and after preemptions.
+        trimmed_blocks: matched blocks that were given back because no state could be restored behind them.
+        saves, restores: copies of states that were made and succeeded.
+        failed_copies: copies that failed.
+        refusals: refused allocations.
+        preemptions: requests that gave way, forced ones included.
+        evicted_blocks, evicted_states: entries that left the caches.
+    """
+
+    steps: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    hit_tokens: int = 0
+    trimmed_blocks: int = 0
+    saves: int = 0
+    restores: int = 0
+    failed_copies: int = 0
+    refusals: int = 0
+    preemptions: int = 0
+    evicted_blocks: int = 0
+    evicted_states: int = 0
+
+
+class Outcome(msgspec.Struct):
+    """What a run leaves.
+
+    Attributes:
+        logits: for each request ``[num_outputs, vocabulary]``, on the host: what was expected in the place of each
+            output.
+        outputs: for each request, the tokens that it has generated.
+        counts: what happened.
+    """
+
+    logits: list[Tensor]
+    outputs: list[list[int]]
+    counts: Counts

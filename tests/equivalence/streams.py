@@ -1,0 +1,102 @@
+"""Streams of requests, pools too small for them, and what may happen on the way: what Hypothesis draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from kvspec.impl.paging import blocks_needed
+from kvspec.impl.worker.model import HybridModel, LayerKind, ModelConfig
+from kvspec.impl.worker.stream import Disturbance, EngineConfig, Request
+from kvspec.model.conformance import PoolConfig
+
+LAYERS: tuple[tuple[LayerKind, ...], ...] = (
+    ("linear", "attention"),
+    ("attention", "linear"),
+    ("linear", "linear", "attention"),
+)
+
+
+@cache
+def model_with(layers: tuple[LayerKind, ...]) -> HybridModel:
+    """A model with these layers, made once."""
+    return HybridModel(ModelConfig(layers=layers))
+
+
+@dataclass
+class Stream:
+    """A model, what comes, how the engine runs it, and what happens meanwhile."""
+
+    layers: tuple[LayerKind, ...]
+    requests: list[Request]
+    config: EngineConfig
+    disturbances: list[Disturbance] = field(default_factory=list)
+
+    @property
+    def model(self) -> HybridModel:
+        """The model with its layers."""
+        return model_with(self.layers)
+
+
+def tokens_of(length: int, seed: int) -> tuple[int, ...]:
+    """Random tokens."""
+    return tuple(np.random.default_rng(seed).integers(0, ModelConfig().vocabulary, length).tolist())
+
+
+def request_of(prompt: tuple[int, ...], num_outputs: int, seed: int, arrival: int) -> Request:
+    """A request whose outputs are known beforehand."""
+    outputs = tokens_of(num_outputs, seed)
+    return Request(prompt=prompt, num_outputs=num_outputs, outputs=outputs, arrival=arrival)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[Request]:
+    """Two to six requests; many start with the same tokens, and some ask for what was asked before."""
+    roots = [tokens_of(24, seed) for seed in range(2)]
+    made: list[Request] = []
+    for number in range(draw(st.integers(2, 6))):
+        root = roots[draw(st.integers(0, 3)) == 3]
+        again = [*made[-1].prompt, *(made[-1].outputs or ())] if made and draw(st.booleans()) else root
+        shared = tuple(again[: draw(st.integers(1, len(again)))])
+        tail = tokens_of(draw(st.integers(0, 6)), 100 + number)
+        outputs, arrival = draw(st.integers(1, 5)), draw(st.integers(0, 12))
+        made.append(request_of(shared + tail, outputs, 200 + number, arrival))
+    return made
+
+
+def disturbances() -> st.SearchStrategy[list[Disturbance]]:
+    """Up to six things that happen in the first steps."""
+    kinds = st.sampled_from(["preempt", "preempt", "evict_blocks", "evict_states", "fail_saves", "fail_restores"])
+    one: st.SearchStrategy[Any] = st.builds(Disturbance, st.integers(0, 24), kinds, st.integers(0, 3))
+    return st.lists(one, max_size=6)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    """Requests, a pool in which each of them alone has room, and disturbances."""
+    wanted = draw(requests())
+    block_size = draw(st.integers(1, 4))
+    needed = max(blocks_needed(request.num_computed, block_size) for request in wanted)
+    max_running = draw(st.integers(1, 4))
+    pool = PoolConfig(
+        num_blocks=1 + needed + draw(st.integers(0, 12)),
+        block_size=block_size,
+        enable_prefix_cache=draw(st.integers(0, 7)) > 0,
+        sanitizer=draw(st.integers(0, 3)) > 0,
+        num_single_blocks=1 + draw(st.integers(1, 4)),
+        num_ranks=draw(st.sampled_from([1, 1, 2])),
+        num_state_slots=1 + draw(st.integers(1, 12)),
+        checkpoint_interval=draw(st.integers(0, 4)),
+        trim=draw(st.sampled_from(["contiguous", "deepest"])),
+    )
+    config = EngineConfig(
+        pool=pool,
+        chunk=draw(st.sampled_from([1, 2, 3, 5, 8, 16, 32])),
+        max_running=max_running,
+        checkpoints=draw(st.integers(0, 7)) > 0,
+    )
+    return Stream(draw(st.sampled_from(LAYERS)), wanted, config, draw(disturbances()))
