@@ -28,6 +28,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sequences": ("kvspec.spec.sequences", "Sequences"),
         "single_block": ("kvspec.spec.single_block", "SingleBlock"),
         "linear_state": ("kvspec.spec.linear_state", "LinearState"),
+        "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""

@@ -328,7 +328,7 @@ class Map(_Incomparable, Generic[K, V]):
         term = place.read()
         place.change("assign", value.term if isinstance(value, Set) else lift(value, cast(Sort, term.sort)))
 
-    def assign_all(self, rule: Callable[..., V]) -> None:
+    def assign_all(self, rule: Callable[..., object]) -> None:
         """From now on the map is given by the rule, for all keys at once."""
         sort = self._place.read().sort
         assert isinstance(sort, MapSort)
