@@ -18,6 +18,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "keys": ("kvspec.spec.keys", "Keys"),
         "slots": ("kvspec.spec.slots", "Slots"),
+        "strides": ("kvspec.spec.strides", "Strides"),
         "blocks": ("kvspec.spec.blocks", "Blocks"),
         "handles": ("kvspec.spec.handles", "Handles"),
         "free_list": ("kvspec.spec.free_list", "FreeList"),
@@ -28,6 +29,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sequences": ("kvspec.spec.sequences", "Sequences"),
         "single_block": ("kvspec.spec.single_block", "SingleBlock"),
         "linear_state": ("kvspec.spec.linear_state", "LinearState"),
+        "trim": ("kvspec.spec.trim", "Trim"),
         "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
     }
 )

@@ -556,6 +556,10 @@ class Lifecycle(Machine):
         """The place lies behind all that is computed."""
         return (self.stands[seq] == self.kv.cache.nothing) | (self.kv.depth(self.stands[seq]) < index)
 
+    def newly(self, seq: Seq) -> Bool:
+        """The request had nothing before the call that runs."""
+        return self.newcomer & (seq == self.caller)
+
     def is_new(self, seat: Seat) -> Bool:
         """The seat is of a block that the call has mounted or taken."""
         seq: Seq = seat.field(Seat.seq_at, 0)
@@ -632,15 +636,17 @@ class Lifecycle(Machine):
     def settled_equipped(self) -> Bool:
         return forall(Seq, lambda q: implies(self.settled(q) | self.is_in(q, Phase.trimming), self.equipped(q)))
 
-    @invariant("a newcomer reserves nothing and restores nothing before it runs")
-    def newcomer_plain(self) -> Bool:
+    @invariant("a newcomer reserves nothing before it runs")
+    def newcomer_reserves_nothing(self) -> Bool:
         return forall(
             Seq,
             StateSlot,
-            lambda q, x: implies(
-                self.in_call(q) & self.newcomer, ~self.state.reserved(q, x) & ~self.state.restoring.has(q)
-            ),
+            lambda q, x: implies(self.state.reserved(q, x), ~(self.in_call(q) & self.newcomer)),
         )
+
+    @invariant("a newcomer restores nothing before it runs")
+    def newcomer_restores_nothing(self) -> Bool:
+        return forall(Seq, lambda q: implies(self.state.restoring.has(q), ~(self.in_call(q) & self.newcomer)))
 
     @invariant("nothing is published ahead")
     def nothing_promised(self) -> Bool:
@@ -697,16 +703,22 @@ class Lifecycle(Machine):
     def state_follows(self) -> Bool:
         return forall(
             Seq,
-            StateSlot,
-            lambda q, x: implies(
+            lambda q: implies(
                 self.stepping.has(q),
                 self.is_in(q, Phase.running)
                 & self.linear
                 & ~self.astray.has(q)
                 & ~self.state.waiting.has(q)
-                & ~(self.state.reserved(q, x) & self.state.copying.has(x))
                 & self.state.longer(self.stands[q], self.state.at[q]),
             ),
+        )
+
+    @invariant("during a step the state is not copied")
+    def steps_uncopied(self) -> Bool:
+        return forall(
+            Seq,
+            StateSlot,
+            lambda q, x: implies(self.state.reserved(q, x) & self.state.copying.has(x), ~self.stepping.has(q)),
         )
 
     @invariant("only a request that has run, with linear state, is astray")
@@ -752,43 +764,50 @@ class Lifecycle(Machine):
     def kept_boundary(self) -> Bool:
         return forall(
             Seq,
-            Index,
-            lambda q, i: implies(
+            lambda q: implies(
                 self.is_in(q, Phase.trimming),
                 self.linear
                 & (self.keep <= self.kv.size[q])
                 & implies(self.stands[q] == self.kv.cache.nothing, self.keep.is_zero())
                 & implies(
                     self.stands[q] != self.kv.cache.nothing,
-                    (self.kv.depth(self.stands[q]) < self.keep)
-                    & implies(self.kv.depth(self.stands[q]) < i, self.keep <= i)
-                    & self.state.waiting.has(q),
+                    (self.kv.depth(self.stands[q]) < self.keep) & self.state.waiting.has(q),
                 ),
             ),
         )
 
-    @invariant("checkpoints are reserved and kept only where blocks can be reused as well")
-    def checkpoints_resumable(self) -> Bool:
+    @invariant("no place lies between the boundary where a request goes on and the first that is given back")
+    def kept_next(self) -> Bool:
         return forall(
             Seq,
-            StateSlot,
-            Chain,
-            lambda q, x, k: (
-                implies(self.state.reserved(q, x), self.resumable(self.state.key[x]))
-                & implies(self.state.cached.has(k), self.resumable(k))
+            Index,
+            lambda q, i: implies(
+                self.is_in(q, Phase.trimming)
+                & (self.stands[q] != self.kv.cache.nothing)
+                & (self.kv.depth(self.stands[q]) < i),
+                self.keep <= i,
             ),
         )
+
+    @invariant("checkpoints are reserved only where blocks can be reused as well")
+    def reserved_resumable(self) -> Bool:
+        return forall(
+            Seq, StateSlot, lambda q, x: implies(self.state.reserved(q, x), self.resumable(self.state.key[x]))
+        )
+
+    @invariant("there are checkpoints only where blocks can be reused as well")
+    def checkpoints_resumable(self) -> Bool:
+        return forall(Chain, lambda k: implies(self.state.cached.has(k), self.resumable(k)))
 
     # -- invariants: what a call can give back -------------------------------------------------------------------
 
     @invariant("a handle that was not there before the call is that of a block that it mounted or took")
     def new_handles(self) -> Bool:
         return forall(
-            Seq,
             Block,
             Seat,
-            lambda q, b, h: implies(
-                self.in_call(q) & self.kv.cache.blocks.holders[b].has(h) & ~self.holders_before[b].has(h),
+            lambda b, h: implies(
+                self.in_call(self.caller) & self.kv.cache.blocks.holders[b].has(h) & ~self.holders_before[b].has(h),
                 self.is_new(h),
             ),
         )
@@ -796,11 +815,10 @@ class Lifecycle(Machine):
     @invariant("a handle that was there before the call is no such handle, and is there unless its key was evicted")
     def old_handles(self) -> Bool:
         return forall(
-            Seq,
             Block,
             Seat,
-            lambda q, b, h: implies(
-                self.in_call(q) & self.holders_before[b].has(h),
+            lambda b, h: implies(
+                self.in_call(self.caller) & self.holders_before[b].has(h),
                 ~self.is_new(h)
                 & (
                     self.kv.cache.blocks.holders[b].has(h)
@@ -812,14 +830,13 @@ class Lifecycle(Machine):
     @invariant("the owners of single blocks are those of before the call, but for the newcomer")
     def old_singles(self) -> Bool:
         return forall(
-            Seq,
             Single,
             Seq,
-            lambda q, u, r: implies(
-                self.in_call(q),
-                implies(self.singles_before[u].has(r), self.single.ids.holders[u].has(r) & ~(self.newcomer & (q == r)))
+            lambda u, r: implies(
+                self.in_call(self.caller),
+                implies(self.singles_before[u].has(r), self.single.ids.holders[u].has(r) & ~self.newly(r))
                 & implies(
-                    self.single.ids.holders[u].has(r), self.singles_before[u].has(r) | (self.newcomer & (q == r))
+                    self.single.ids.holders[u].has(r), self.singles_before[u].has(r) | self.newly(r)
                 ),
             ),
         )
@@ -827,24 +844,22 @@ class Lifecycle(Machine):
     @invariant("a state slot that was not had before the call is the newcomer's live slot")
     def new_slots(self) -> Bool:
         return forall(
-            Seq,
             StateSlot,
             StateOwner,
-            lambda q, x, o: implies(
-                self.in_call(q) & self.state.slots.ids.holders[x].has(o) & ~self.slots_before[x].has(o),
-                self.newcomer & (o == StateOwner.live(q)),
+            lambda x, o: implies(
+                self.in_call(self.caller) & self.state.slots.ids.holders[x].has(o) & ~self.slots_before[x].has(o),
+                self.newcomer & (o == StateOwner.live(self.caller)),
             ),
         )
 
     @invariant("a state slot that was had before the call is not the newcomer's, and is had unless it was evicted")
     def old_slots(self) -> Bool:
         return forall(
-            Seq,
             StateSlot,
             StateOwner,
-            lambda q, x, o: implies(
-                self.in_call(q) & self.slots_before[x].has(o),
-                ~(self.newcomer & (o == StateOwner.live(q)))
+            lambda x, o: implies(
+                self.in_call(self.caller) & self.slots_before[x].has(o),
+                ~(self.newcomer & (o == StateOwner.live(self.caller)))
                 & (
                     self.state.slots.ids.holders[x].has(o)
                     | (o.is_case(StateOwner.committed) & ~self.state.cached.has(o.field(StateOwner.committed, 0)))
@@ -956,8 +971,8 @@ class Lifecycle(Machine):
         return forall(
             Block,
             lambda b: implies(
-                self.kv.cache.blocks.usable.has(b) & self.holders_before[b].is_empty(),
-                self.kv.cache.blocks.free.has(b),
+                self.kv.cache.blocks.usable.has(b) & ~self.kv.cache.blocks.free.has(b),
+                ~self.holders_before[b].is_empty(),
             ),
         )
 

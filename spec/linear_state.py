@@ -100,7 +100,7 @@ class LinearState(Machine):
         self.slots.allocate(slot, StateOwner.live(seq))
         self.running.add(seq)
         self.live[seq] = slot
-        self.zero(seq)
+        self.zero(seq, slot)
 
     @event
     def step(self, seq: Seq, chain: Chain) -> None:
@@ -121,7 +121,7 @@ class LinearState(Machine):
         require(~self.restoring.has(seq))
         require(~self.being_saved(seq))
         self.unpin(seq)
-        self.zero(seq)
+        self.zero(seq, self.live[seq])
 
     @event
     def release(self, seq: Seq) -> None:
@@ -247,10 +247,10 @@ class LinearState(Machine):
 
     # -- words ---------------------------------------------------------------------------------------------------
 
-    def zero(self, seq: Seq) -> None:
+    def zero(self, seq: Seq, slot: StateSlot) -> None:
         self.at[seq] = self.nothing
-        self.content[self.live[seq]] = self.nothing
-        self.clean.add(self.live[seq])
+        self.content[slot] = self.nothing
+        self.clean.add(slot)
 
     def copy_content(self, source: StateSlot, target: StateSlot) -> None:
         self.content[target] = self.content[source]
@@ -558,10 +558,11 @@ class LinearState(Machine):
     def released_is_free(self, seq: Seq) -> Bool:
         return ~self.running.has(seq) & ~self.waiting.has(seq) & self.slots.ids.free.has(old(self).live[seq])
 
-    @theorem("what is matched is pinned, and is the state of exactly what the sequence goes on behind", after=match)
+    @theorem("what is matched is pinned: the state of exactly the tokens, one or more, to go on behind", after=match)
     def matched_is_exact(self, seq: Seq, key: Chain) -> Bool:
         return (
-            self.waiting.has(seq)
+            (key != self.nothing)
+            & self.waiting.has(seq)
             & (self.at[seq] == key)
             & self.pins[self.entry[key]].has(seq)
             & (self.content[self.entry[key]] == key)
