@@ -36,6 +36,7 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "owners": "owners of single ids",
         "slots": "recurrent-state slots, padding included",
         "items": "items that stand in line",
+        "stride": "blocks from one boundary that can have a checkpoint to the next",
         "names": "names of adapters, salts and images",
         "versions": "versions of an adapter",
         "digests": "different digests",
@@ -56,6 +57,7 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "sequences": "blocks=3,seqs=2,len=1,block_size=1,pins=1",
         "single_block": "units=4,owners=2",
         "linear_state": "slots=4,seqs=2,len=1,tokens=1.2,block_size=2",
+        "trim": "len=4,stride=2",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
@@ -259,8 +261,8 @@ class _World:
 
     def _carriers(self, chapter: Chapter) -> dict[str, list[Any]]:
         size = self.sizes.get
-        grows = any(isinstance(v.sort, MapSort) and v.sort.value == chapter.sorts.get("Index") for v in
-                    chapter.variables.values())  # fmt: skip
+        held = [v.sort.value if isinstance(v.sort, MapSort) else v.sort for v in chapter.variables.values()]
+        grows = chapter.sorts.get("Index") in held
         return {
             "Block": list(range(size("blocks", 0))),
             "Place": list(range(size("blocks", 0) + 1)),
@@ -341,6 +343,7 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "nothing": lambda w: NOTHING,
     "covers": lambda w, chain, part: covers(chain, part),
     "longer": lambda w, chain, part: longer(chain, part),
+    "spaced": lambda w, boundary: boundary % w.sizes["stride"] == 0 != boundary,
     "full": lambda w, chain: chain.full,
     "parent": lambda w, chain: chain.parent or NOTHING,
     "depth": lambda w, chain: chain.depth,

@@ -27,6 +27,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "blocks=2,seqs=2,block_size=2,tokens=1.2",
             "",
         ),
+        "trim": ("len=1,stride=1", "len=2,stride=1", "len=3,stride=2", ""),
     }
 )
 """What ``kvspec check`` explores."""
@@ -40,6 +41,7 @@ DEEP: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "usage": ("blocks=5,holders=3,keys=3",),
         "prefix_cache": ("blocks=4,tokens=1/2/3",),
         "sequences": ("blocks=4,seqs=2", "blocks=3,seqs=2,len=2,tokens=1.2"),
+        "trim": ("len=6,stride=2",),
     }
 )
 """What ``kvspec check --deep`` explores beside them."""
