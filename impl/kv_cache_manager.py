@@ -1,8 +1,8 @@
 """`KVCacheManager`: what a scheduler calls for its sequences (seed 2.1).
 
-Its unit is one sequence, not a block: how much cache the sequence needs, what of it can be had from earlier requests, and
-what comes back when it ends. It plans on the host only. Copies of recurrent states are done by the worker between two
-calls, so that they can be late or fail: ``begin_...`` plans one, ``finish_...`` tells how it went.
+Its unit is one sequence, not a block: how much cache the sequence needs, what of it can be had from earlier requests,
+and what comes back when it ends. It plans on the host only. Copies of recurrent states are done by the worker between
+two calls, so that they can be late or fail: ``begin_...`` plans one, ``finish_...`` tells how it went.
 """
 
 from __future__ import annotations

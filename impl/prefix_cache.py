@@ -135,6 +135,8 @@ class PrefixCache:
         self._clock = 0
         self._record_events = record_events
         self._events: list[CacheEvent] = []
+        # Entries of the last match with the orders that they had before.
+        self._matched: list[tuple[CacheEntry, int]] = []
 
     def __len__(self) -> int:
         return len(self.entries_)
@@ -155,6 +157,7 @@ class PrefixCache:
         found = self._find(tokens, keys, max_blocks)
         if not found:
             return []
+        self._matched = [(entry, entry.order) for entry in found]
         base = self._tick()
         blocks = []
         for depth, entry in enumerate(found):
@@ -162,6 +165,14 @@ class PrefixCache:
             entry.late = False
             blocks.append(entry.copy())
         return blocks
+
+    def undo_use(self) -> None:
+        """Its last match was for a call that is refused: what it found counts as used no later than before.
+
+        To be called before any other call that uses or evicts entries.
+        """
+        self._touch([(order, entry) for entry, order in self._matched])
+        self._matched = []
 
     def _find(self, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[CacheEntry]:
         size = self.block_size_

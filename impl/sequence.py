@@ -155,17 +155,18 @@ class Sequence:
         written = blocks_between(self.computed_, stop, len(blocks), self.keys_.block_size)
         return [index for index in written if blocks[index].ref_count > 1]
 
-    def first_forbidden(self, stop: int) -> int | None:
-        """Logical index of a block that a write of tokens [computed, stop) would spoil for somebody else, if any.
+    def forbidden_indices(self, stop: int) -> list[int]:
+        """Logical indices of blocks that a write of tokens [computed, stop) would spoil for somebody else.
 
         A shared block may be written by the sequence that took it, where it was not written before: the others
         cannot have read these cells. Every other write needs a block of one's own.
         """
-        for index in self.shared_indices(stop):
-            begin = max(self.computed_, index * self.keys_.block_size)
-            if not self.kv_state_.taken_[index] or begin < self.written_:
-                return index
-        return None
+        taken, size = self.kv_state_.taken_, self.keys_.block_size
+        return [
+            index
+            for index in self.shared_indices(stop)
+            if not taken[index] or max(self.computed_, index * size) < self.written_
+        ]
 
     def mount(self, blocks: Items[Block]) -> None:
         """Start with shared blocks whose content is that of the tokens (a hit)."""
@@ -200,22 +201,27 @@ class Sequence:
         child.published_, child.published_at_, child.epoch_ = self.published_, self.published_at_, self.epoch_
         return child
 
-    def truncate(self, num_tokens: int) -> list[Block]:
+    def truncate(self, num_tokens: int, computed: int | None = None) -> list[Block]:
         """Keep the first num_tokens tokens (rejected draft tokens).
 
+        Args:
+            num_tokens: tokens kept.
+            computed: where the sequence goes on, if computed tokens go; num_tokens at most, which is the default.
         Returns:
-            The handles of the blocks wholly behind them, which the caller gives back.
+            The handles of the blocks wholly behind the tokens, or behind computed if that falls; the caller gives
+            them back.
         Raises:
             InvalidRangeError: num_tokens is negative or above the number of known tokens.
         """
         if not 0 <= num_tokens <= len(self.tokens_):
             expected = f"0 to {len(self.tokens_)} known tokens"
             raise InvalidRangeError("Sequence.truncate", f"{num_tokens} tokens", expected)
+        room = num_tokens if computed is None or computed >= self.computed_ else computed
         del self.tokens_[num_tokens:]
-        self.computed_ = min(self.computed_, num_tokens)
+        self.computed_ = min(self.computed_, room)
         self.keys_.truncate(block_index(num_tokens, self.block_size))
         self.published_ = min(self.published_, self.num_full_blocks)
-        taken = self.kv_state_.take_from(self.blocks_for(num_tokens))
+        taken = self.kv_state_.take_from(self.blocks_for(room))
         self.written_ = min(self.written_, self.room)
         return taken
 

@@ -1,4 +1,4 @@
-"""`StateBuffers`: the recurrent states of a rank in device memory, and the content tags that conformance checks read."""
+"""`StateBuffers`: the recurrent states of a rank in device memory, and the content tags that conformance reads."""
 
 from __future__ import annotations
 

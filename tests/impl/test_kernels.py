@@ -313,6 +313,6 @@ def test_the_target_runs_on_a_gpu() -> None:
 
 def test_both_backends_have_the_protocol() -> None:
     names = {name for name in vars(Backend) if not name.startswith("_")}
-    assert names == {"slot_ids", "write_slots", "gather", "copy_blocks"}
+    assert names == {"slot_ids", "write_slots", "gather", "copy_blocks", "fill_slots"}
     for name in ("torch", "triton"):
         assert all(callable(getattr(backend(name), kernel)) for kernel in names)

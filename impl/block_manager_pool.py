@@ -1,0 +1,479 @@
+"""`BlockManagerPool`: the `KVCacheManager` of a scheduler, over the managers of each rank (seed 1, 5, 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from kvspec.impl.block import Block, release_all
+from kvspec.impl.block_manager_impl import BlockManagerImpl
+from kvspec.impl.errors import EndedSequenceError, InvalidRangeError, NotBuiltError, SequenceStateError
+from kvspec.impl.kv_cache_manager import KVCacheManager, StateCopy
+from kvspec.impl.linear_state import LinearStatePrefixCache
+from kvspec.impl.paging import block_index, longest_hit
+from kvspec.impl.sanitizer import Sanitizer
+from kvspec.impl.sequence import Sequence
+from kvspec.impl.sequence_blocks import check_known, check_unmounted, enter_use, grow, publish, replace_shared
+from kvspec.impl.single_block_manager import SingleBlockManager
+from kvspec.impl.trim import POLICIES, deepest
+from kvspec.model.conformance import PoolConfig
+
+CopyBlocks = Callable[[int, Items[tuple[int, int]]], None]
+"""Copies whole blocks of a rank on its device, (source, target) ids each."""
+
+
+class ManagerChoice(NamedTuple):
+    """Which kind of block manager each rank gets (seed 5.1).
+
+    Attributes:
+        enable_xtensor: pages mapped on demand, ``XTensorBlockManagerImpl``.
+        manager_types: a ``CompositeBlockManager`` over managers of these kinds.
+        enable_disagg_pd, enable_kvcache_store: a ``ConcurrentBlockManagerImpl``.
+    """
+
+    enable_xtensor: bool = False
+    manager_types: tuple[str, ...] = ()
+    enable_disagg_pd: bool = False
+    enable_kvcache_store: bool = False
+
+    @property
+    def class_name(self) -> str:
+        """The class of the manager."""
+        if self.enable_xtensor:
+            return "XTensorBlockManagerImpl"
+        if self.manager_types:
+            return "CompositeBlockManager"
+        if self.enable_disagg_pd or self.enable_kvcache_store:
+            return "ConcurrentBlockManagerImpl"
+        return "BlockManagerImpl"
+
+
+class BlockManagerPool(KVCacheManager):
+    """Ranks with a block manager, a single-block manager and, with linear state, a `LinearStatePrefixCache` each.
+
+    A call that is refused or fails leaves all as it was: rank, single block, live slot, pin, blocks, the checkpoint
+    that gave way for the slot, and the order in which blocks and checkpoints were used.
+
+    Attributes:
+        block_managers_, single_block_managers_, linear_state_prefix_caches_: by rank; the last one is empty without
+            linear state.
+
+    Args:
+        config: sizes and options; of a pool (`PoolConfig.is_pool`).
+        choice: which kind of block manager to make.
+        copy_blocks: copies blocks at once. Only needed where outside holders (`BlockManagerImpl.hold`) come to a
+            block whose end was written and rejected.
+        record_events: keep cache events for ``PrefixCache.drain_events``; without a reader they only grow.
+    Raises:
+        InvalidRangeError: the config is not one of a pool.
+        NotBuiltError: the kind of manager does not exist.
+    """
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        *,
+        choice: ManagerChoice = ManagerChoice(),  # noqa: B008 - it is a constant
+        copy_blocks: CopyBlocks | None = None,
+        record_events: bool = True,
+    ) -> None:
+        if not config.is_pool:
+            what = f"num_single_blocks {config.num_single_blocks}"
+            raise InvalidRangeError("BlockManagerPool", what, "a pool, with at least 2 single blocks")
+        self.config = config
+        self._copy_blocks = copy_blocks
+        ranks = range(config.num_ranks)
+        self.block_managers_ = [self._make_block_manager(choice, record_events) for _ in ranks]
+        self.single_block_managers_ = [
+            SingleBlockManager(config.num_single_blocks, sanitizer=self._sanitizer()) for _ in ranks
+        ]
+        self.linear_state_prefix_caches_ = [
+            LinearStatePrefixCache(config.num_state_slots, sanitizer=self._sanitizer())
+            for _ in ranks
+            if config.has_linear_state
+        ]
+        # With linear state a hit ends at a multiple of the stride, counted in boundaries.
+        self._stride = config.stride
+        self._stride_blocks = block_index(config.stride, config.block_size)
+        self._policy = POLICIES[config.trim]
+
+    def _make_block_manager(self, choice: ManagerChoice, record_events: bool) -> BlockManagerImpl:
+        if choice.class_name != "BlockManagerImpl":
+            where, what = "BlockManagerPool", f"{choice.class_name} ({choice})"
+            raise NotBuiltError(where, f"{what} does not exist yet", "the options of BlockManagerImpl")
+        return BlockManagerImpl(
+            self.config.num_blocks,
+            self.config.block_size,
+            enable_prefix_cache=self.config.enable_prefix_cache,
+            sanitizer=self._sanitizer(),
+            record_events=record_events,
+        )
+
+    def _sanitizer(self) -> Sanitizer | None:
+        return Sanitizer() if self.config.sanitizer else None
+
+    # -- ranks (seed 5.3) --------------------------------------------------------------------------------------------
+    @property
+    def has_linear_state(self) -> bool:
+        """Sequences have a recurrent state."""
+        return bool(self.linear_state_prefix_caches_)
+
+    def get_dp_rank(self, sequence: Sequence) -> int | None:
+        """The rank of the sequence if it has one; else the one with the most free blocks, the lowest of equal ones.
+
+        With linear state, ranks without a free single block are passed over; None if none is left.
+        """
+        if sequence.dp_rank_ is not None:
+            return sequence.dp_rank_
+        ranks = [rank for rank in range(len(self.block_managers_)) if self._may_take(rank)]
+        return max(ranks, key=lambda rank: self.block_managers_[rank].num_free_blocks, default=None)
+
+    def _may_take(self, rank: int) -> bool:
+        return not self.has_linear_state or self.single_block_managers_[rank].num_free_blocks > 0
+
+    def check_rank(self, rank: int, where: str) -> None:
+        """Raises `InvalidRangeError` if there is no such rank."""
+        if not 0 <= rank < len(self.block_managers_):
+            expected = f"a rank in [0, {len(self.block_managers_)})"
+            raise InvalidRangeError(f"BlockManagerPool.{where}", f"rank {rank}", expected)
+
+    # -- allocate (seed 5.2) -----------------------------------------------------------------------------------------
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """See `KVCacheManager.allocate`: rank, single block, live slot, hits, growth, in this order."""
+        self._check(sequence, "allocate")
+        check_known(sequence, num_tokens, "BlockManagerPool.allocate")
+        if num_tokens < sequence.computed_:
+            expected = f"at least the {sequence.computed_} computed tokens"
+            raise InvalidRangeError("BlockManagerPool.allocate", f"{num_tokens} tokens of a sequence", expected)
+        if sequence.kv_state_.blocks_:
+            return self._grow(sequence, num_tokens)
+        with ExitStack() as undo:
+            if not self._admit(sequence, undo):
+                return False
+            self._mount_shared(sequence, undo)
+            if not self._grow(sequence, num_tokens):
+                return False
+            undo.pop_all()
+        return True
+
+    def allocate_shared(self, sequence: Sequence) -> int:
+        """See `KVCacheManager.allocate_shared`."""
+        self._check(sequence, "allocate_shared")
+        check_unmounted(sequence, "BlockManagerPool.allocate_shared")
+        with ExitStack() as undo:
+            if not self.config.enable_prefix_cache or not self._admit(sequence, undo):
+                return 0
+            if not self._mount_shared(sequence, undo):
+                return 0
+            undo.pop_all()
+        return sequence.computed_
+
+    def _admit(self, sequence: Sequence, undo: ExitStack) -> bool:
+        """Rank, single block and live slot, as far as the sequence lacks them."""
+        rank, before = self.get_dp_rank(sequence), sequence.dp_rank_
+        if rank is None:
+            return False
+        sequence.dp_rank_ = rank
+        undo.callback(self._leave_rank, sequence, before)
+        return self._allocate_single_block(sequence, rank, undo)
+
+    @staticmethod
+    def _leave_rank(sequence: Sequence, before: int | None) -> None:
+        sequence.dp_rank_ = before
+
+    def _allocate_single_block(self, sequence: Sequence, rank: int, undo: ExitStack) -> bool:
+        if sequence.single_block_ is None:
+            blocks = self.single_block_managers_[rank].allocate(1)
+            if blocks is None:
+                return False
+            sequence.single_block_ = blocks[0]
+            undo.callback(self._release_single, sequence, rank)
+        if self.has_linear_state and sequence.linear_state_slot_ is None:
+            return self._acquire_live_slot(sequence, rank, undo)
+        return True
+
+    def _acquire_live_slot(self, sequence: Sequence, rank: int, undo: ExitStack) -> bool:
+        slot = self.linear_state_prefix_caches_[rank].acquire_live_slot()
+        if slot is None:
+            return False
+        sequence.linear_state_slot_ = slot
+        undo.callback(self._cancel_live_slot, sequence, rank)
+        return True
+
+    def _cancel_live_slot(self, sequence: Sequence, rank: int) -> None:
+        slot, sequence.linear_state_slot_ = sequence.linear_state_slot_, None
+        assert slot is not None
+        self.linear_state_prefix_caches_[rank].cancel_live_slot(slot)
+
+    # -- hits (seed 4.2, 7.2) ----------------------------------------------------------------------------------------
+    def _mount_shared(self, sequence: Sequence, undo: ExitStack) -> int:
+        """Mount the published blocks of the longest prefix as far as its state can be restored; how many tokens."""
+        rank = sequence.dp_rank_
+        assert rank is not None
+        manager = self.block_managers_[rank]
+        limit = longest_hit(len(sequence.tokens_), sequence.block_size)
+        blocks = manager.allocate_shared(sequence.tokens_, sequence.keys_, limit)
+        if not blocks:
+            return 0
+        undo.callback(self._unmount, sequence, manager)
+        if self.has_linear_state:
+            self._trim(sequence, blocks, rank, undo)
+        sequence.mount(blocks)
+        return sequence.computed_
+
+    def _trim(self, sequence: Sequence, blocks: list[Block], rank: int, undo: ExitStack) -> None:
+        """Give back the shared blocks behind the safe boundary, and pin the checkpoint there (seed 7.2)."""
+        kept = self._safe_boundary(sequence, len(blocks), rank) * self._stride_blocks
+        self.block_managers_[rank].release_blocks(blocks[kept:])
+        del blocks[kept:]
+        if kept:
+            self._pin(sequence, sequence.keys_.chain[kept - 1], rank, undo)
+
+    def _safe_boundary(self, sequence: Sequence, num_blocks: int, rank: int) -> int:
+        """Up to which of the boundaries that can have a checkpoint a hit of so many blocks is kept."""
+        cache, width = self.linear_state_prefix_caches_[rank], self._stride_blocks
+        keys = sequence.keys_.chain[width - 1 : num_blocks : width]
+        return self._policy([cache.contains(key) for key in keys])
+
+    def _pin(self, sequence: Sequence, key: bytes, rank: int, undo: ExitStack) -> None:
+        cache = self.linear_state_prefix_caches_[rank]
+        before = cache.entries_[key].order
+        sequence.resume_ = checkpoint = cache.match_and_pin(key)
+        assert checkpoint is not None
+        undo.callback(self._cancel_match, sequence, cache, before)
+
+    @staticmethod
+    def _cancel_match(sequence: Sequence, cache: LinearStatePrefixCache, before: int) -> None:
+        checkpoint, sequence.resume_ = sequence.resume_, None
+        assert checkpoint is not None
+        cache.cancel_match(checkpoint, before)
+
+    @staticmethod
+    def _unmount(sequence: Sequence, manager: BlockManagerImpl) -> None:
+        """Give back what was hit for a call that is refused."""
+        assert manager.prefix_cache_ is not None
+        manager.prefix_cache_.undo_use()
+        manager.release_blocks(sequence.reset())
+
+    # -- growth ------------------------------------------------------------------------------------------------------
+    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        rank = sequence.dp_rank_
+        assert rank is not None
+        shared = sequence.forbidden_indices(num_tokens)
+        if shared and self._copy_blocks is None:
+            what = f"block {sequence.kv_state_.ids_[shared[0]]} has other holders and written cells behind the computed"
+            raise SequenceStateError("BlockManagerPool.allocate", what, "a pool that was given copy_blocks")
+        return grow(self.block_managers_[rank], sequence, num_tokens, shared, self._copy_on_write)
+
+    def _copy_on_write(self, sequence: Sequence, indices: Items[int], blocks: list[Block]) -> None:
+        rank, copy_blocks = sequence.dp_rank_, self._copy_blocks
+        assert rank is not None and copy_blocks is not None
+        manager = self.block_managers_[rank]
+        replace_shared(manager, sequence, indices, blocks, lambda pairs: copy_blocks(rank, pairs))
+
+    # -- publication and return (seed 8) -----------------------------------------------------------------------------
+    def cache(self, sequence: Sequence) -> None:
+        """See `KVCacheManager.cache`."""
+        self._check(sequence, "cache")
+        if sequence.dp_rank_ is not None:
+            publish(self.block_managers_[sequence.dp_rank_], sequence)
+
+    def deallocate(self, sequence: Sequence) -> None:
+        """See `KVCacheManager.deallocate`."""
+        self.cache(sequence)
+        self._give_back(sequence)
+        sequence.ended_ = True
+
+    def preempt(self, sequence: Sequence) -> None:
+        """See `KVCacheManager.preempt`."""
+        self._check(sequence, "preempt")
+        self._give_back(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """See `KVCacheManager.abort`."""
+        self._check(sequence, "abort")
+        self._give_back(sequence)
+        sequence.ended_ = True
+
+    def _give_back(self, sequence: Sequence) -> None:
+        """Usage falls, then the single block and the slot go, then the handles of the blocks; nothing is computed."""
+        rank = sequence.dp_rank_
+        if rank is None:
+            return
+        manager = self.block_managers_[rank]
+        enter_use(manager, sequence, 0)
+        manager.deallocate(sequence.kv_state_.blocks_)
+        self._deallocate_single_block(sequence, rank)
+        release_all(sequence.reset())
+
+    def _deallocate_single_block(self, sequence: Sequence, rank: int) -> None:
+        if sequence.linear_state_slot_ is not None:
+            self._release_linear_state_slot(sequence, rank)
+        if sequence.single_block_ is not None:
+            self._release_single(sequence, rank)
+
+    def _release_single(self, sequence: Sequence, rank: int) -> None:
+        block, sequence.single_block_ = sequence.single_block_, None
+        assert block is not None
+        self.single_block_managers_[rank].release_blocks([block])
+
+    def _release_linear_state_slot(self, sequence: Sequence, rank: int) -> None:
+        self._give_up_copies(sequence, rank)
+        slot, sequence.linear_state_slot_ = sequence.linear_state_slot_, None
+        assert slot is not None
+        self.linear_state_prefix_caches_[rank].release_live_slot(slot)
+
+    def _give_up_copies(self, sequence: Sequence, rank: int) -> None:
+        """The reservation of a save that has begun goes, and the pin of a sequence that waits."""
+        cache = self.linear_state_prefix_caches_[rank]
+        if sequence.saving_ is not None:
+            cache.abort(sequence.saving_)
+            sequence.saving_ = None
+        if sequence.resume_ is not None:
+            cache.unpin(sequence.resume_)
+            sequence.resume_, sequence.restoring_ = None, False
+
+    # -- rejected tokens ---------------------------------------------------------------------------------------------
+    def truncate(self, sequence: Sequence, num_tokens: int) -> None:
+        """See `KVCacheManager.truncate`."""
+        self._check(sequence, "truncate")
+        check_known(sequence, num_tokens, "BlockManagerPool.truncate")
+        rank = sequence.dp_rank_
+        if rank is None or num_tokens >= sequence.computed_:
+            computed = sequence.computed_
+        elif self.has_linear_state:
+            computed = self._resume_before(sequence, num_tokens, rank)
+        else:
+            computed = self._unshared_before(sequence, num_tokens)
+        self._cut(sequence, num_tokens, computed)
+
+    def _cut(self, sequence: Sequence, num_tokens: int, computed: int) -> None:
+        rank = sequence.dp_rank_
+        if rank is None:
+            sequence.truncate(num_tokens)
+            return
+        manager = self.block_managers_[rank]
+        enter_use(manager, sequence, block_index(computed, sequence.block_size))
+        manager.release_blocks(sequence.truncate(num_tokens, computed))
+
+    @staticmethod
+    def _unshared_before(sequence: Sequence, num_tokens: int) -> int:
+        """Where a write would spoil nothing: within a block of one's own, or at the begin of a shared one."""
+        index = block_index(num_tokens, sequence.block_size)
+        blocks = sequence.kv_state_.blocks_
+        shared = index < len(blocks) and blocks[index].ref_count > 1
+        return index * sequence.block_size if shared else num_tokens
+
+    def _resume_before(self, sequence: Sequence, num_tokens: int, rank: int) -> int:
+        """Let the sequence wait for the deepest checkpoint of the first num_tokens tokens, or start over; where."""
+        cache = self.linear_state_prefix_caches_[rank]
+        slot, width = sequence.linear_state_slot_, self._stride_blocks
+        assert slot is not None
+        number = block_index(num_tokens, self._stride)
+        sequence.keys_.extend(sequence.tokens_, number * width)
+        kept = deepest([cache.contains(key) for key in sequence.keys_.chain[width - 1 : number * width : width]])
+        checkpoint = cache.match_and_pin(sequence.keys_.chain[kept * width - 1]) if kept else None
+        self._give_up_copies(sequence, rank)
+        sequence.resume_ = checkpoint
+        if checkpoint is None:
+            cache.restart(slot)
+        return kept * self._stride
+
+    # -- recurrent states (seed 7) -----------------------------------------------------------------------------------
+    def take_fresh_slots(self, rank: int) -> list[int]:
+        """See `KVCacheManager.take_fresh_slots`."""
+        self.check_rank(rank, "take_fresh_slots")
+        return self.linear_state_prefix_caches_[rank].take_fresh_slots() if self.has_linear_state else []
+
+    def begin_save(self, sequence: Sequence) -> StateCopy | None:
+        """See `KVCacheManager.begin_save`."""
+        self._check(sequence, "begin_save")
+        slot, rank, computed = sequence.linear_state_slot_, sequence.dp_rank_, sequence.computed_
+        if slot is None or rank is None or sequence.is_waiting or sequence.is_saving:
+            raise self._state_error(sequence, "begin_save", "a live slot with the state of the computed tokens, once")
+        number = block_index(computed, self._stride)
+        if not self.config.enable_prefix_cache or not number or computed != number * self._stride:
+            return None
+        return self._reserve(sequence, rank, slot, number * self._stride_blocks)
+
+    def _reserve(self, sequence: Sequence, rank: int, slot: Block, num_blocks: int) -> StateCopy | None:
+        sequence.keys_.extend(sequence.tokens_, num_blocks)
+        pending = self.linear_state_prefix_caches_[rank].reserve(sequence.keys_.chain[num_blocks - 1])
+        if pending is None:
+            return None
+        sequence.saving_ = pending
+        return StateCopy(rank, slot.id, pending.slot)
+
+    def finish_save(self, sequence: Sequence, ok: bool) -> None:
+        """See `KVCacheManager.finish_save`."""
+        self._check(sequence, "finish_save")
+        pending, rank = sequence.saving_, sequence.dp_rank_
+        if pending is None or rank is None:
+            raise self._state_error(sequence, "finish_save", "a save that has begun")
+        cache = self.linear_state_prefix_caches_[rank]
+        sequence.saving_ = None
+        if ok:
+            cache.commit(pending)
+        else:
+            cache.abort(pending)
+
+    def begin_restore(self, sequence: Sequence) -> StateCopy:
+        """See `KVCacheManager.begin_restore`."""
+        self._check(sequence, "begin_restore")
+        checkpoint, slot, rank = sequence.resume_, sequence.linear_state_slot_, sequence.dp_rank_
+        if checkpoint is None or slot is None or rank is None or sequence.restoring_:
+            raise self._state_error(sequence, "begin_restore", "one that waits, once")
+        sequence.restoring_ = True
+        return StateCopy(rank, checkpoint.slot, slot.id)
+
+    def finish_restore(self, sequence: Sequence, ok: bool) -> None:
+        """See `KVCacheManager.finish_restore`."""
+        self._check(sequence, "finish_restore")
+        checkpoint, rank = sequence.resume_, sequence.dp_rank_
+        if checkpoint is None or rank is None or not sequence.restoring_:
+            raise self._state_error(sequence, "finish_restore", "a restore that has begun")
+        sequence.restoring_ = False
+        if ok:
+            sequence.resume_ = None
+            self.linear_state_prefix_caches_[rank].unpin(checkpoint)
+
+    @staticmethod
+    def _state_error(sequence: Sequence, method: str, expected: str) -> SequenceStateError:
+        words = {
+            "no live slot": sequence.linear_state_slot_ is None,
+            "waiting": sequence.is_waiting,
+            "being restored": sequence.restoring_,
+            "being saved": sequence.is_saving,
+        }
+        what = ", ".join(word for word, holds in words.items() if holds) or "neither waiting nor being saved"
+        return SequenceStateError(f"BlockManagerPool.{method}", f"the sequence is {what}", expected)
+
+    # -- all ranks ---------------------------------------------------------------------------------------------------
+    def reset(self) -> None:
+        """Drop every key. Blocks in use stay with their sequences, and pinned checkpoints until they are restored."""
+        for manager in self.block_managers_:
+            if manager.prefix_cache_ is not None:
+                manager.prefix_cache_.reset()
+        for cache in self.linear_state_prefix_caches_:
+            cache.reset()
+
+    def close(self) -> None:
+        """End of life: the sequences have been given back; every later call is an error."""
+        for cache in self.linear_state_prefix_caches_:
+            cache.close()
+        for single in self.single_block_managers_:
+            single.close()
+        for manager in self.block_managers_:
+            manager.close()
+
+    def _check(self, sequence: Sequence, method: str) -> None:
+        if sequence.ended_:
+            what, expected = "the sequence was deallocated or aborted", "one that lives"
+            raise EndedSequenceError(f"BlockManagerPool.{method}", what, expected)
+        if sequence.dp_rank_ is not None:
+            self.check_rank(sequence.dp_rank_, method)
+        if sequence.block_size != self.config.block_size:
+            what, expected = f"a sequence with blocks of {sequence.block_size}", f"blocks of {self.config.block_size}"
+            raise InvalidRangeError(f"BlockManagerPool.{method}", what, expected)
