@@ -55,15 +55,15 @@ FAULTS = {
     ),
     "a hit does not count as a use": (
         "lru",
-        "inherit(self.cache.match)(key, seat)\n        self.to_the_end(key)",
+        "inherit(self.cache.match)(key, seat)\n        self.line.use(key)",
         "inherit(self.cache.match)(key, seat)",
         "lru.match/matched_is_newest",
     ),
     "a key that is taken back stays in line": (
         "lru",
-        "inherit(self.cache.withdraw)(key)\n        self.out_of_line(key)",
+        "inherit(self.cache.withdraw)(key)\n        self.line.leave(key)",
         "inherit(self.cache.withdraw)(key)",
-        "lru.withdraw/only_cached",
+        "lru.withdraw/in_line_cached",
     ),
     "the weights of a reloaded adapter keep their version": (
         "keys",
