@@ -56,7 +56,7 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "lru": "blocks=4,seqs=1,len=1,tokens=1/2/3,block_size=1,pins=1",
         "sequences": "blocks=3,seqs=2,len=1,block_size=1,pins=1",
         "single_block": "units=4,owners=2",
-        "linear_state": "slots=4,seqs=2,len=1,tokens=1.2,block_size=2",
+        "linear_state": "slots=5,seqs=2,len=1,tokens=1.2/1.3,block_size=2",
         "trim": "len=4,stride=2",
     }
 )

@@ -19,6 +19,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "free_list": ("blocks=2,handles=1", "blocks=3,handles=2", ""),
         "usage": ("blocks=2,holders=1", "blocks=2,holders=2", "blocks=3,holders=2", "blocks=4,holders=3,keys=2"),
         "prefix_cache": ("blocks=2,tokens=1", "blocks=2,tokens=1/2", "blocks=2,block_size=2,tokens=1.2", ""),
+        "recency": ("items=2", "", "items=4"),
         "lru": ("blocks=2,tokens=1", "blocks=3,tokens=1/2", "blocks=4,tokens=1/2/3"),
         "sequences": (
             "blocks=2,seqs=1,tokens=1",
@@ -27,6 +28,8 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "blocks=2,seqs=2,block_size=2,tokens=1.2",
             "",
         ),
+        "single_block": ("units=3,owners=2", ""),
+        "linear_state": ("slots=3,seqs=1,tokens=1", "slots=4,seqs=1,tokens=1.2", "slots=4,tokens=1.2", ""),
         "trim": ("len=1,stride=1", "len=2,stride=1", "len=3,stride=2", ""),
     }
 )
@@ -41,6 +44,8 @@ DEEP: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "usage": ("blocks=5,holders=3,keys=3",),
         "prefix_cache": ("blocks=4,tokens=1/2/3",),
         "sequences": ("blocks=4,seqs=2", "blocks=3,seqs=2,len=2,tokens=1.2"),
+        "single_block": ("units=6,owners=4",),
+        "linear_state": ("slots=6,tokens=1.2", "slots=5,seqs=3,tokens=1.2"),
         "trim": ("len=6,stride=2",),
     }
 )
