@@ -31,6 +31,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "linear_state": ("kvspec.spec.linear_state", "LinearState"),
         "trim": ("kvspec.spec.trim", "Trim"),
         "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
+        "pool": ("kvspec.spec.pool", "Pool"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""
