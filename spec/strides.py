@@ -208,7 +208,8 @@ class Strides(Machine):
             Nat,
             Nat,
             lambda computed, early, late, stride: (
-                (computed < early)
+                (stride >= 1)
+                & (computed < early)
                 & (chunk_end(computed, early, stride) == early)
                 & (early % stride != 0)
                 & (chunk_end(computed, late, stride) < late)

@@ -55,7 +55,7 @@ def gap(boundary: Index, spaced: Test, saved: Test) -> Bool:
 
 def gapless(boundary: Index, spaced: Test, saved: Test) -> Bool:
     """Every boundary up to this one has a checkpoint if it could have one; the empty prefix needs none."""
-    return forall(Index, lambda b: implies((b <= boundary) & ~b.is_zero(), ~gap(b, spaced, saved)))
+    return forall(Index, lambda c: implies((c <= boundary) & ~c.is_zero(), ~gap(c, spaced, saved)))
 
 
 def contiguous(spaced: Test, saved: Test) -> Test:
@@ -193,40 +193,26 @@ class Trim(Machine):
     def is_deepest(self, boundary: Index) -> Bool:
         return is_choice(boundary, self.hits, deepest(self.saved.has))
 
-    # -- safety --------------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------
 
     @invariant(
-        "trim safety: once a hit is trimmed, its state can be restored where it ends, exactly the blocks behind that "
-        "boundary are given back, and it is as long as the policy allows"
+        "trim safety: a hit is kept up to a boundary where its state can be restored, no block before that is given "
+        "back, and behind it no boundary was found where the state could be restored"
     )
     def trim_safety(self) -> Bool:
-        return implies(
-            self.trimmed(),
+        return (
             restorable(self.kept, self.saved.has)
-            & forall(Index, lambda i: self.table.has(i) == (i < self.kept))
-            & implies(self.at_gap(), self.is_contiguous(self.kept))
-            & implies(self.at_end(), self.is_deepest(self.kept)),
+            & forall(Index, lambda i: implies(i < self.kept, self.table.has(i)))
+            & forall(Index, lambda b: implies((self.kept < b) & (b <= self.seen), ~self.saved.has(b)))
         )
 
-    # -- the scan ------------------------------------------------------------------------------------------------
-
-    @invariant("the state can be restored at the deepest boundary so far")
-    def kept_restorable(self) -> Bool:
-        return restorable(self.kept, self.saved.has)
-
-    @invariant("the deepest boundary so far has been looked at, and lies within the hit and within what is left of it")
-    def kept_inside(self) -> Bool:
-        return (self.kept <= self.seen) & (self.seen <= self.hits) & (self.kept <= self.size) & (self.size <= self.hits)
-
-    @invariant("no boundary that has been looked at and is deeper has a checkpoint")
-    def none_deeper(self) -> Bool:
-        return forall(Index, lambda b: implies((self.kept < b) & (b <= self.seen), ~self.saved.has(b)))
+    @invariant("the kept boundary has been looked at, and nothing behind the hit")
+    def inside_hit(self) -> Bool:
+        return (self.kept <= self.seen) & (self.seen <= self.hits) & (self.size <= self.hits)
 
     @invariant("the boundaries ahead are those of the hit that have not been looked at")
     def ahead_unseen(self) -> Bool:
         return forall(Index, lambda b: self.ahead.has(b) == ((self.seen < b) & (b <= self.hits)))
-
-    # -- the table -----------------------------------------------------------------------------------------------
 
     @invariant("the places of the table that have a block are the first ones")
     def table_size(self) -> Bool:
@@ -238,30 +224,35 @@ class Trim(Machine):
 
     # -- theorems ------------------------------------------------------------------------------------------------
 
+    @theorem("once trimmed, a hit has lost exactly the blocks behind its kept boundary, the deepest the policy allows")
+    def trim_is_exact(self) -> Bool:
+        return implies(
+            self.trimmed(),
+            forall(Index, lambda i: self.table.has(i) == (i < self.kept))
+            & implies(self.at_gap(), self.is_contiguous(self.kept))
+            & implies(self.at_end(), self.is_deepest(self.kept)),
+        )
+
     @theorem("policy deepest never keeps less than contiguous")
     def deepest_keeps_more(self) -> Bool:
-        return forall(Index, Index, lambda k, d: implies(self.is_contiguous(k) & self.is_deepest(d), k <= d))
+        return forall(Index, lambda k: implies(self.at_end() & self.is_contiguous(k), k <= self.kept))
 
-    @theorem("where no checkpoint lies behind a gap, both policies choose the same")
+    @theorem("where no checkpoint lies behind a gap, both policies keep the same")
     def same_without_gaps(self) -> Bool:
         without_gaps = forall(
             Index,
             Index,
             lambda x, y: implies((x <= y) & ~x.is_zero() & (y <= self.hits) & self.saved.has(y), ~self.gap(x)),
         )
-        return forall(
-            Index,
-            Index,
-            lambda k, d: implies(without_gaps & self.is_contiguous(k) & self.is_deepest(d), k == d),
-        )
+        return implies(self.at_end() & without_gaps, self.is_contiguous(self.kept))
 
-    @theorem("a hit whose last boundary has a checkpoint is kept as a whole by policy deepest")
+    @theorem("policy deepest keeps the whole hit if its last boundary has a checkpoint")
     def whole_hit(self) -> Bool:
-        return implies(self.saved.has(self.hits), self.is_deepest(self.hits))
+        return implies(self.at_end() & self.saved.has(self.hits), self.kept == self.hits)
 
     @theorem("a hit without checkpoints is not kept at all")
     def nothing_saved(self) -> Bool:
-        return forall(Index, lambda k: implies(self.saved.is_empty() & self.is_deepest(k), k.is_zero()))
+        return implies(self.saved.is_empty(), self.kept.is_zero())
 
     @theorem("as long as nothing is given back, any boundary of the hit can still be looked at")
     def can_look(self) -> Bool:
