@@ -544,6 +544,25 @@ class Lifecycle(Machine):
             | self.is_in(seq, Phase.undoing)
         )
 
+    def holds_nothing_else(self) -> Bool:
+        """There are no keys, no checkpoints and no outside holders."""
+        return forall(Chain, lambda k: ~self.kv.cache.cached.has(k) & ~self.state.cached.has(k)) & forall(
+            Block, Pin, lambda b, p: ~self.kv.cache.blocks.holders[b].has(Seat.pin_of(p))
+        )
+
+    def all_free(self) -> Bool:
+        """Every usable block, single block and state slot is free."""
+        return forall(
+            Block,
+            Single,
+            StateSlot,
+            lambda b, u, x: (
+                implies(self.kv.cache.blocks.usable.has(b), self.kv.cache.blocks.free.has(b))
+                & implies(self.single.ids.usable.has(u), self.single.ids.free.has(u))
+                & implies(self.state.slots.ids.usable.has(x), self.state.slots.ids.free.has(x))
+            ),
+        )
+
     def settled(self, seq: Seq) -> Bool:
         """The request has come past its hits, and will not lose them again."""
         return (
@@ -911,21 +930,7 @@ class Lifecycle(Machine):
 
     @theorem("when all requests are out, all keys forgotten and no outside holder is left, everything is free")
     def drained(self) -> Bool:
-        return implies(
-            forall(Seq, lambda q: self.is_in(q, Phase.out))
-            & forall(Chain, lambda k: ~self.kv.cache.cached.has(k) & ~self.state.cached.has(k))
-            & forall(Block, Pin, lambda b, p: ~self.kv.cache.blocks.holders[b].has(Seat.pin_of(p))),
-            forall(
-                Block,
-                Single,
-                StateSlot,
-                lambda b, u, x: (
-                    implies(self.kv.cache.blocks.usable.has(b), self.kv.cache.blocks.free.has(b))
-                    & implies(self.single.ids.usable.has(u), self.single.ids.free.has(u))
-                    & implies(self.state.slots.ids.usable.has(x), self.state.slots.ids.free.has(x))
-                ),
-            ),
-        )
+        return implies(forall(Seq, lambda q: self.is_in(q, Phase.out)) & self.holds_nothing_else(), self.all_free())
 
     @theorem("at the start every request is out, and no call runs", after=start)
     def starts_idle(self) -> Bool:

@@ -29,7 +29,7 @@ from kvspec.spec.language import (
     witness,
 )
 from kvspec.spec.lifecycle import Lifecycle, Phase
-from kvspec.spec.sorts import Block, Chain, Index, Pin, Rank, Seat, Seq, Single, StateSlot
+from kvspec.spec.sorts import Block, Chain, Index, Pin, Rank, Seq, Single, StateSlot
 
 
 class Pool(Machine):
@@ -481,21 +481,8 @@ class Pool(Machine):
         return forall(
             Rank,
             lambda r: implies(
-                forall(Seq, lambda q: ~self.placed.has(q))
-                & forall(
-                    Chain, lambda k: ~self.ranks[r].kv.cache.cached.has(k) & ~self.ranks[r].state.cached.has(k)
-                )
-                & forall(Block, Pin, lambda b, p: ~self.ranks[r].kv.cache.blocks.holders[b].has(Seat.pin_of(p))),
-                forall(
-                    Block,
-                    Single,
-                    StateSlot,
-                    lambda b, u, x: (
-                        implies(self.ranks[r].kv.cache.blocks.usable.has(b), self.ranks[r].kv.cache.blocks.free.has(b))
-                        & implies(self.ranks[r].single.ids.usable.has(u), self.ranks[r].single.ids.free.has(u))
-                        & implies(self.ranks[r].state.slots.ids.usable.has(x), self.ranks[r].state.slots.ids.free.has(x))
-                    ),
-                ),
+                forall(Seq, lambda q: ~self.placed.has(q)) & self.ranks[r].holds_nothing_else(),
+                self.ranks[r].all_free(),
             ),
         )
 
