@@ -339,19 +339,26 @@ class LinearState(Machine):
             ),
         )
 
-    @invariant("only reserved slots are copied to, and a copy that is done does not run")
-    def copies_reserved(self) -> Bool:
+    @invariant("a slot that is copied to is in use, and a copy that is done does not run")
+    def copies_used(self) -> Bool:
         return forall(
-            Seq,
             StateSlot,
-            Chain,
-            lambda q, x, k: implies(
+            lambda x: implies(
                 self.copying.has(x) | self.copied.has(x),
-                ~self.slots.ids.free.has(x)
-                & ~self.is_live(q, x)
-                & ~self.committed(x, k)
-                & ~(self.copying.has(x) & self.copied.has(x)),
+                ~self.slots.ids.free.has(x) & ~(self.copying.has(x) & self.copied.has(x)),
             ),
+        )
+
+    @invariant("no live slot counts as copied to")
+    def live_uncopied(self) -> Bool:
+        return forall(
+            Seq, StateSlot, lambda q, x: implies(self.is_live(q, x), ~self.copying.has(x) & ~self.copied.has(x))
+        )
+
+    @invariant("no checkpoint counts as copied to any more")
+    def committed_uncopied(self) -> Bool:
+        return forall(
+            StateSlot, Chain, lambda x, k: implies(self.committed(x, k), ~self.copying.has(x) & ~self.copied.has(x))
         )
 
     @invariant("nobody saves the state of no tokens")
