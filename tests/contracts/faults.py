@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from contracts.terms import Function
 
-from kvspec.impl import paging, tags
+from kvspec.impl import paging, tags, trim
 from kvspec.model import workload
-from kvspec.spec import slots
+from kvspec.spec import slots, strides
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,53 @@ TABLE: dict[Function, dict[str, tuple[str, ...]]] = {
             "num_blocks <= LIMIT",
         )
     },
+    strides.stride: {
+        "math.gcd(block_size, checkpoint_interval)": (
+            "1",
+            "block_size",
+            "min(block_size, checkpoint_interval)",
+            "math.gcd(block_size, checkpoint_interval + 1)",
+        )
+    },
+    strides.common_multiple: {
+        "block_size // divisor * checkpoint_interval": (
+            "block_size * checkpoint_interval",
+            "block_size // divisor * (checkpoint_interval // divisor)",
+            "block_size // (divisor + 1) * checkpoint_interval",
+            "block_size // divisor * checkpoint_interval % 2**31",
+        )
+    },
+    strides.boundaries: {
+        "num_tokens // stride": (
+            "(num_tokens + 1) // stride",
+            "-(-num_tokens // stride)",
+            "num_tokens // 16",
+            "num_tokens // stride - (num_tokens == 123456)",
+        )
+    },
+    strides.boundary_position: {
+        "number * stride": ("(number + 1) * stride", "number * 16", "number * stride % 2**31", "number * stride - 1"),
+    },
+    strides.last_resumable: {
+        "num_tokens - 1": (
+            "num_tokens",
+            "num_tokens - 2",
+            "num_tokens - stride",
+            "num_tokens - 1 - (num_tokens == 4096)",
+        ),
+    },
+    strides.chunk_end: {
+        "boundaries(computed, stride) + 1": (
+            "boundaries(computed, stride)",
+            "boundaries(computed, stride) + 2",
+            "boundaries(computed + stride - 1, stride)",
+            "boundaries(computed + 1, stride) + 1",
+        ),
+        "smaller(": ("max(",),
+    },
+    strides.smaller: {
+        "min(one, other)": ("max(one, other)", "one", "min(one, other) - (one == 4096)"),
+    },
     paging.block_index: {
         "position // block_size": (
             "(position + 1) // block_size",
@@ -155,6 +202,20 @@ TABLE: dict[Function, dict[str, tuple[str, ...]]] = {
             "table[first : min(blocks_needed(stop, block_size), 2)]",
         ),
         "start - first * block_size": ("start", "start % 17", "start - first * block_size + (start == 4711)"),
+    },
+    trim.contiguous: {
+        "if not has_checkpoint": ("if has_checkpoint", "if not has_checkpoint and kept"),
+        "return kept": ("return kept + 1", "return max(kept - 1, 0)"),
+        "return len(checkpoints)": ("return 0", "return len(checkpoints) - 1"),
+    },
+    trim.deepest: {
+        "range(len(checkpoints), 0, -1)": (
+            "range(len(checkpoints) - 1, 0, -1)",
+            "range(len(checkpoints), 1, -1)",
+            "range(1, len(checkpoints) + 1)",
+        ),
+        "checkpoints[kept - 1]": ("checkpoints[kept - 2]", "not checkpoints[kept - 1]"),
+        "return kept": ("return kept - 1", "return len(checkpoints)"),
     },
     tags.low_half: {
         "tag & ((1 << HALF_BITS) - 1)": (

@@ -1,6 +1,6 @@
-"""Contracts of pure functions of the implementation and of the model that have no counterpart in chapter `slots`.
+"""Contracts of pure functions of the implementation and of the model that have no counterpart in the specification.
 
-They are written in terms of the functions of that chapter. The others are compared with their counterpart: `pairs`.
+They are written in terms of the functions of its chapters. The others are compared with their counterpart: `pairs`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from contracts.terms import contract
 
 import kvspec.impl.paging as paging
 import kvspec.impl.tags as tags
+import kvspec.impl.trim as trim
 import kvspec.model.workload as workload
 import kvspec.spec.slots as slots
+import kvspec.spec.strides as strides
 
 
 @contract(paging.blocks_between)
@@ -71,3 +73,44 @@ def longest_hit(num_tokens: int, block_size: int, all_but_one: bool) -> None:
     usable = max(num_tokens - 1, 0) if all_but_one else num_tokens
     hit = workload.longest_hit(num_tokens, block_size, "all_but_one" if all_but_one else "all")
     assert hit == slots.round_down(usable, block_size)
+
+
+@contract(paging.longest_hit, theorems=("resumable_leaves_one",))
+def hit_is_resumable(num_tokens: int, stride: int) -> None:
+    """Counted in strides, the longest hit ends at the last resumable boundary."""
+    assert num_tokens >= 1 and stride >= 1
+    assert paging.longest_hit(num_tokens, stride) == strides.last_resumable(num_tokens, stride)
+
+
+@contract(trim.contiguous, theorems=("trim_is_exact",), bound="hits of at most 5 boundaries")
+def contiguous(checkpoints: list[bool]) -> None:
+    """All boundaries up to the kept one have a checkpoint, and the next one has none."""
+    assert len(checkpoints) <= 5
+    kept = trim.contiguous(checkpoints)
+    assert 0 <= kept <= len(checkpoints)
+    assert all(checkpoints[:kept])
+    assert kept == len(checkpoints) or not checkpoints[kept]
+
+
+@contract(trim.deepest, theorems=("trim_is_exact",), bound="hits of at most 5 boundaries")
+def deepest(checkpoints: list[bool]) -> None:
+    """The kept boundary has a checkpoint, and none behind it has."""
+    assert len(checkpoints) <= 5
+    kept = trim.deepest(checkpoints)
+    assert 0 <= kept <= len(checkpoints)
+    assert kept == 0 or checkpoints[kept - 1]
+    assert not any(checkpoints[kept:])
+
+
+@contract(
+    trim.contiguous,
+    trim.deepest,
+    theorems=("deepest_keeps_more", "same_without_gaps"),
+    bound="hits of at most 5 boundaries",
+)
+def policies_compared(checkpoints: list[bool]) -> None:
+    """The deepest boundary is never less than the contiguous one, and the same exactly where no checkpoint is lost."""
+    assert len(checkpoints) <= 5
+    kept = trim.contiguous(checkpoints)
+    assert kept <= trim.deepest(checkpoints)
+    assert (kept == trim.deepest(checkpoints)) == (not any(checkpoints[kept:]))

@@ -22,7 +22,7 @@ class Terms:
 
     Attributes:
         functions: what it is about.
-        theorems: those of chapter `slots` that prove the same, for all numbers.
+        theorems: those of the specification that prove the same, for all numbers or for hits of any length.
         bound: how far CrossHair confirms it; empty if for all arguments. Theorems then prove the rest.
     """
 

@@ -15,12 +15,15 @@ from contracts.copies import CONTRACTS, Job, Planted, ask, jobs_about, outcome, 
 from contracts.faults import Fault, all_faults
 from contracts.terms import Function, Terms, contracts_of, functions_of, qualified
 
-from kvspec.impl import paging, tags
+from kvspec.impl import paging, tags, trim
 from kvspec.model import workload
-from kvspec.spec import load, slots
+from kvspec.spec import load, slots, strides
 
 ROOT = Path(__file__).parent.parent.parent
-PURE: list[Function] = [*functions_of(slots), *functions_of(paging), *functions_of(tags), workload.longest_hit]
+OF_SPEC: list[Function] = [*functions_of(slots), *functions_of(strides)]
+OF_IMPL: list[Function] = [*functions_of(paging), *functions_of(tags), *functions_of(trim)]
+PURE: list[Function] = [*OF_SPEC, *OF_IMPL, workload.longest_hit]
+THEOREMS = {theorem.name for chapter in ("slots", "strides", "trim") for theorem in load(chapter).theorems}
 FAULTS = list(all_faults())
 QUESTIONS: list[Job] = [["contract", m.__name__, name] for m in CONTRACTS for name in contracts_of(m)]
 QUESTIONS += [["pair", pairs.__name__, *names] for names in pairs.PAIRS.values()]
@@ -97,9 +100,9 @@ def test_a_pure_function_has_a_contract_or_a_counterpart_and_faults(function: Fu
 
 
 @pytest.mark.parametrize("terms", [terms for _, terms in TERMS], ids=[name for name, _ in TERMS])
-def test_a_contract_names_theorems_of_the_chapter(terms: Terms) -> None:
-    assert set(terms.theorems) <= {theorem.name for theorem in load("slots").theorems}
-    if terms.bound or any(function in functions_of(slots) for function in terms.functions):
+def test_a_contract_names_theorems_of_the_specification(terms: Terms) -> None:
+    assert set(terms.theorems) <= THEOREMS
+    if terms.bound or any(function in OF_SPEC for function in terms.functions):
         assert terms.theorems
 
 
