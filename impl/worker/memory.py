@@ -49,6 +49,17 @@ class RankMemory:
         self.model_ = model
         self.buffers_ = make_buffers(model, pool.num_blocks, pool.block_size)
         self.states_ = make_states(model, pool.num_state_slots)
+        if pool.sanitizer:
+            self._poison_all()
+
+    def _poison_all(self) -> None:
+        """Nothing was written yet, so nothing may be read."""
+        self.buffers_.storage_.fill_(torch.nan)
+        self.buffers_.guard_padding()
+        if self.states_ is not None:
+            self.states_.recurrent_.fill_(torch.nan)
+            self.states_.convolution_.fill_(torch.nan)
+            self.states_.guard_padding()
 
     def copy_state(self, source: int, target: int) -> None:
         """Copy the states of a slot, in all layers (checkpoint, restore)."""

@@ -40,13 +40,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     vocabulary: int = 64
-    hidden: int = 16
+    hidden: int = 32
     layers: tuple[LayerKind, ...] = ("linear", "attention")
     heads: int = 2
-    head_dim: int = 4
+    head_dim: int = 8
     linear_heads: int = 2
-    key_dim: int = 4
-    value_dim: int = 4
+    key_dim: int = 8
+    value_dim: int = 8
     reach: int = 3
     seed: int = 0
 

@@ -60,7 +60,7 @@ def _compute(model: HybridModel, requests: Items[Request]) -> list[Tensor]:
     for start in range(0, max(map(len, lines)), CHUNK):
         alive = [n for n, line in enumerate(lines) if start < len(line)]
         pieces = [Piece(lines[n][start : start + CHUNK], start, tables[n], n + 1) for n in alive]
-        hidden = model.forward(pieces, buffers, states).split([len(piece.tokens) for piece in pieces])
+        hidden = torch.split(model.forward(pieces, buffers, states), [len(piece.tokens) for piece in pieces])
         for n, part in zip(alive, hidden, strict=True):
             first = max(len(requests[n].prompt) - 1 - start, 0)
             rows[n].append(model.logits(part[first:]))

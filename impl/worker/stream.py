@@ -43,7 +43,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return len(self.prompt) + self.num_outputs - 1
 
 
-DisturbanceKind = Literal["preempt", "evict_blocks", "evict_states", "fail_saves", "fail_restores"]
+DisturbanceKind = Literal["preempt", "evict_blocks", "evict_states", "fail_saves", "fail_restores", "draft"]
 
 
 class Disturbance(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Disturbance(msgspec.Struct, frozen=True):
         kind: ``preempt``: the running request with this number, from the one admitted first, gives way;
             ``evict_blocks``, ``evict_states``: so many idle blocks, idle checkpoints, of each rank are evicted;
             ``fail_saves``, ``fail_restores``: the first so many copies of the step fail, after they have spoilt
-            their target.
+            their target; ``draft``: a request that decodes goes over so many more tokens, which are then rejected.
         number: see there; 0 or more.
     """
 
@@ -98,9 +98,11 @@ class Counts(msgspec.Struct):
         trimmed_blocks: matched blocks that were given back because no state could be restored behind them.
         saves, restores: copies of states that were made and succeeded.
         failed_copies: copies that failed.
+        rejected_tokens: guessed tokens that were computed and rejected.
         refusals: refused allocations.
         preemptions: requests that gave way, forced ones included.
         evicted_blocks, evicted_states: entries that left the caches.
+        misuse: handles that were lost or given back twice, writes to padding; only seen by a sanitizer.
     """
 
     steps: int = 0
@@ -111,10 +113,12 @@ class Counts(msgspec.Struct):
     saves: int = 0
     restores: int = 0
     failed_copies: int = 0
+    rejected_tokens: int = 0
     refusals: int = 0
     preemptions: int = 0
     evicted_blocks: int = 0
     evicted_states: int = 0
+    misuse: int = 0
 
 
 class Outcome(msgspec.Struct):

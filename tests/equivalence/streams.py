@@ -1,4 +1,4 @@
-"""Streams of requests, pools too small for them, and what may happen on the way: what Hypothesis draws."""
+"""Streams of requests, pools too small for them, and what happens on the way: what Hypothesis draws."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[LayerKind, ...], ...] = (
     ("linear", "attention"),
     ("attention", "linear"),
     ("linear", "linear", "attention"),
+    ("attention", "attention"),
 )
 
 
@@ -69,10 +70,10 @@ def requests(draw: st.DrawFn) -> list[Request]:
 
 
 def disturbances() -> st.SearchStrategy[list[Disturbance]]:
-    """Up to six things that happen in the first steps."""
-    kinds = st.sampled_from(["preempt", "preempt", "evict_blocks", "evict_states", "fail_saves", "fail_restores"])
+    """Up to eight things that happen in the first steps."""
+    kinds = st.sampled_from(["preempt", "draft", "evict_blocks", "evict_states", "fail_saves", "fail_restores"])
     one: st.SearchStrategy[Any] = st.builds(Disturbance, st.integers(0, 24), kinds, st.integers(0, 3))
-    return st.lists(one, max_size=6)
+    return st.lists(one, max_size=8)
 
 
 @st.composite
@@ -81,7 +82,8 @@ def streams(draw: st.DrawFn) -> Stream:
     wanted = draw(requests())
     block_size = draw(st.integers(1, 4))
     needed = max(blocks_needed(request.num_computed, block_size) for request in wanted)
-    max_running = draw(st.integers(1, 4))
+    layers = draw(st.sampled_from(LAYERS))
+    num_slots = 1 + draw(st.integers(1, 12)) if "linear" in layers else 0
     pool = PoolConfig(
         num_blocks=1 + needed + draw(st.integers(0, 12)),
         block_size=block_size,
@@ -89,14 +91,14 @@ def streams(draw: st.DrawFn) -> Stream:
         sanitizer=draw(st.integers(0, 3)) > 0,
         num_single_blocks=1 + draw(st.integers(1, 4)),
         num_ranks=draw(st.sampled_from([1, 1, 2])),
-        num_state_slots=1 + draw(st.integers(1, 12)),
+        num_state_slots=num_slots,
         checkpoint_interval=draw(st.integers(0, 4)),
         trim=draw(st.sampled_from(["contiguous", "deepest"])),
     )
     config = EngineConfig(
         pool=pool,
         chunk=draw(st.sampled_from([1, 2, 3, 5, 8, 16, 32])),
-        max_running=max_running,
+        max_running=draw(st.integers(1, 4)),
         checkpoints=draw(st.integers(0, 7)) > 0,
     )
-    return Stream(draw(st.sampled_from(LAYERS)), wanted, config, draw(disturbances()))
+    return Stream(layers, wanted, config, draw(disturbances()))
