@@ -47,10 +47,28 @@ def replay(
     sweep_steps: Annotated[int, typer.Option(min=1, help="Compare the whole state every so many steps.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the built-in workload.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw occupancy, hits and evictions as a PNG file.")] = None,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Run a small hybrid model on the pool, and compare what it says.")
+    ] = False,
+    divide: Annotated[int, typer.Option(help="With --worker: lengths and the pool are so many times smaller.")] = 16,
+    slots: Annotated[int, typer.Option(help="With --worker: state slots, padding included.")] = 400,
+    interval: Annotated[int, typer.Option(help="With --worker: tokens between checkpoints, once divided.")] = 64,
+    trim: Annotated[str, typer.Option(help="With --worker: contiguous or deepest.")] = "contiguous",
+    ranks: Annotated[int, typer.Option(help="With --worker: data-parallel ranks, each with a pool.")] = 1,
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
     """Replay a request trace on a manager, every invariant watched."""
+    if worker:
+        # It needs torch, which takes longer to import than many a replay takes.
+        from kvspec.cli.worker_replay import Sizes, replay_worker
+
+        if plot is not None or target != "torch":
+            fail_input("--target and --plot", where="--worker", expected="the pool that comes with kvspec, and no plot")
+        _check_pool(blocks, block_size)
+        sizes = Sizes(divide, blocks, block_size, slots, interval, trim, ranks, step_ms, max_running)
+        result = JsonFile(json, force=force)
+        return replay_worker(workload, read_workload(workload, requests, seed), sizes, result)
     config, options = _settings(blocks, block_size, step_ms, max_running)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
     all_different(result, picture)
@@ -89,15 +107,22 @@ def replay(
 
 
 def _settings(blocks: int, block_size: int, step_ms: int, max_running: int | None) -> tuple[PoolConfig, ReplayOptions]:
+    _check_pool(blocks, block_size)
     try:
-        check_block_size(block_size)
-        if blocks * block_size > MAX_CELLS:
-            what = f"{blocks} blocks of {block_size} tokens"
-            fail_input(what, where="--blocks", expected=f"at most {MAX_CELLS} tokens in all")
         options = ReplayOptions(step_ms=step_ms, max_running=max_running)
         return PoolConfig(num_blocks=blocks, block_size=block_size), options
     except ValueError as error:
         fail_input(str(error))
+
+
+def _check_pool(blocks: int, block_size: int) -> None:
+    try:
+        check_block_size(block_size)
+    except ValueError as error:
+        fail_input(str(error))
+    if blocks * block_size > MAX_CELLS:
+        what = f"{blocks} blocks of {block_size} tokens"
+        fail_input(what, where="--blocks", expected=f"at most {MAX_CELLS} tokens in all")
 
 
 def read_workload(workload: str, requests: int | None, seed: int) -> list[Request]:

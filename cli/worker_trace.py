@@ -1,4 +1,4 @@
-"""A request trace made small enough for a model on a CPU: every length divided, what is shared and how dense it is kept."""
+"""A request trace made small enough for a model on a CPU: lengths divided, what is shared and how dense it is kept."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import ExitStack
 from typing import cast
@@ -42,6 +42,7 @@ from kvspec.impl.state_buffers import StateBuffers
 from kvspec.impl.worker.memory import RankMemory
 from kvspec.impl.worker.model import HybridModel, Piece
 from kvspec.impl.worker.stream import Counts, Disturbance, EngineConfig, Outcome, Request
+from kvspec.model.conformance import PoolConfig
 
 
 class NoProgressError(KVCacheError):
@@ -133,9 +134,19 @@ class Engine:
         return RankMemory(self.model_, self.config_.pool)
 
     # -- a run ---------------------------------------------------------------------------------------------------------
-    def run(self, requests: Items[Request], disturbances: Items[Disturbance] = ()) -> Outcome:
+    def run(
+        self,
+        requests: Items[Request],
+        disturbances: Items[Disturbance] = (),
+        *,
+        on_step: Callable[[int], None] | None = None,
+    ) -> Outcome:
         """Run all requests; to be called once.
 
+        Args:
+            requests: in any order.
+            disturbances: what happens meanwhile.
+            on_step: called after each step with the number of requests that are finished.
         Raises:
             ValueError: a request can never fit.
             NoProgressError: what waits is refused though nothing runs.
@@ -145,6 +156,8 @@ class Engine:
         self._arrivals = deque(sorted(runs, key=lambda run: run.request.arrival))
         while self._arrivals or self.waiting_ or self.running_:
             self.step([d for d in disturbances if d.step == self.counts_.steps])
+            if on_step is not None:
+                on_step(len(runs) - len(self._arrivals) - len(self.waiting_) - len(self.running_))
         self._look()
         logits = [torch.stack(run.logits) for run in runs]
         return Outcome(logits, [run.outputs for run in runs], self.counts_)
@@ -152,8 +165,8 @@ class Engine:
     def _check_fits(self, requests: Items[Request]) -> None:
         pool = self.config_.pool
         for number, request in enumerate(requests):
-            needed = blocks_needed(request.num_computed, pool.block_size)
-            if needed >= pool.num_blocks:
+            if not fits(request, pool):
+                needed = blocks_needed(request.num_computed, pool.block_size)
                 raise ValueError(f"request {number}: {needed} blocks, expected at most {pool.num_blocks - 1}")
 
     def step(self, disturbances: Items[Disturbance] = ()) -> None:
@@ -399,6 +412,11 @@ def _pair(
 ) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
     if ids.sanitizer_ is not None:
         yield ids.sanitizer_, memory
+
+
+def fits(request: Request, pool: PoolConfig) -> bool:
+    """Whether a request has room in a rank of an empty pool."""
+    return blocks_needed(request.num_computed, pool.block_size) < pool.num_blocks
 
 
 def piece_of(run: Run) -> Piece:

@@ -1,0 +1,142 @@
+"""``kvspec replay --worker``: a trace made small, run on the pool, and compared with each request alone."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from equivalence.twins import RestoreSkipped
+
+from kvspec.cli import worker_replay
+from kvspec.cli.main import run
+from kvspec.cli.worker_trace import scaled
+from kvspec.model.generate_workload import generate_requests
+from kvspec.model.workload import Request, read_requests, request_tokens
+
+TRACE = Path(__file__).resolve().parents[3] / "shared" / "traces" / "mooncake_conversation.jsonl"
+BUILT_IN = ["replay", "builtin", "--worker", "--requests", "40", "--blocks", "560"]
+
+
+def test_outputs_on_a_full_pool_are_those_of_each_request_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.json"
+    assert run([*BUILT_IN, "--ranks", "2", "--interval", "32", "--trim", "deepest", "--json", str(file)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == "holds: every request says what it says alone (sampled: one run)"
+    assert "40 finished, 0 larger than the pool" in shown[2]
+    written = json.loads(file.read_text())
+    assert (written["format"], written["exit"], written["verdict"]) == ("kvspec/replay-worker", 0, "holds")
+    report = written["report"]
+    assert 0 < report["largest_difference"] < report["tolerance"]
+    counts = report["counts"]
+    assert min(counts[name] for name in ("hit_tokens", "saves", "restores", "evicted_blocks")) > 0
+    assert counts["misuse"] == 0
+
+
+def test_a_pool_that_answers_wrongly_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_replay, "Engine", RestoreSkipped)
+    file = tmp_path / "r.json"
+    assert run([*BUILT_IN, "--json", str(file)]) == 1
+    shown = capsys.readouterr().out
+    report = json.loads(file.read_text())["report"]
+    assert report["different"]
+    assert f"request {report['different'][0]}" in shown or f": {report['different'][0]}" in shown
+    assert shown.splitlines()[-1].startswith("violated: ")
+    assert report["largest_difference"] > 100 * report["tolerance"]
+
+
+@pytest.mark.needs_file(TRACE)
+def test_a_slice_of_a_real_trace(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    command = ["replay", str(TRACE), "--worker", "--requests", "40", "--blocks", "8000", "--json", str(file)]
+    assert run(command) == 0
+    report = json.loads(file.read_text())["report"]
+    assert report["requests"] == 40
+    wanted = ("hit_tokens", "saves", "restores", "trimmed_blocks", "evicted_blocks", "evicted_states", "preemptions")
+    assert min(report["counts"][name] for name in wanted) > 0
+
+
+def test_a_run_of_nothing_is_not_green(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "builtin", "--worker", "--requests", "3", "--blocks", "32"]) == 3
+    assert capsys.readouterr().out.splitlines()[-1] == "vacuous: nothing was judged, no request fits the pool"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--divide", "3"], "--divide: 3, expected a divisor of 512"),
+        (["--divide", "0"], "--divide: 0, expected a divisor of 512"),
+        (["--slots", "1"], "num_state_slots: 1, expected 0, or at least 2"),
+        (["--slots", "0"], "--slots: 0, expected 1 to"),
+        (["--interval", "0"], "--interval: 0, expected 1 to"),
+        (["--ranks", "0"], "--ranks: 0, expected 1 to"),
+        (["--trim", "widest"], "trim: 'widest', expected 'contiguous' or 'deepest'"),
+        (["--blocks", "16"], "num_blocks: 1, expected at least 2"),
+        (["--block-size", "24"], "512"),
+        (["--step-ms", "0"], "step_ms: 0"),
+        (["--max-running", "0"], "max_running"),
+        (["--target", "model"], "--worker"),
+        (["--plot", "x.png"], "--worker"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_makes_no_sense_is_one_line(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["replay", "builtin", "--worker", "--requests", "2", *options]) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1
+    assert said in error
+    assert not list(tmp_path.iterdir())
+
+
+# -- the trace made small ----------------------------------------------------------------------------------------------
+
+
+def test_lengths_are_divided_and_rounded_up() -> None:
+    trace = list(generate_requests(40, seed=3))
+    for divide in (1, 16, 512):
+        for request, small in zip(trace, scaled(trace, divide, 30, 64), strict=True):
+            assert len(small.prompt) == -(-request.input_length // divide)
+            assert small.num_outputs == max(-(-request.output_length // divide), 1)
+            assert small.arrival * 30 * divide >= request.timestamp > (small.arrival - 1) * 30 * divide
+
+
+def test_what_is_shared_stays_shared() -> None:
+    trace = list(generate_requests(60, seed=4))
+    small = scaled(trace, 16, 30, 64)
+    seen = 0
+    for (one, first), (other, second) in pairwise(zip(trace, small, strict=True)):
+        common = shared(one.hash_ids, other.hash_ids)
+        if common and common < min(len(one.hash_ids), len(other.hash_ids)):
+            seen += 1
+            assert shared(first.prompt, second.prompt) in range(common * 32, common * 32 + 10)
+    assert seen > 10
+
+
+def test_an_undivided_trace_keeps_its_tokens_apart() -> None:
+    request = Request(timestamp=0, input_length=600, output_length=3, hash_ids=(5, 9))
+    (small,) = scaled([request], 1, 30, 1 << 30)
+    tokens = (*small.prompt, *(small.outputs or ()))
+    assert len(set(tokens)) == len(request_tokens(0, request)) == 603
+    (folded,) = scaled([request], 1, 30, 64)
+    assert len(np.bincount(folded.prompt, minlength=64).nonzero()[0]) > 60
+
+
+def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Places from the start in which two lines agree."""
+    length = min(len(one), len(other))
+    return next((n for n in range(length) if one[n] != other[n]), length)
+
+
+@pytest.mark.needs_file(TRACE)
+def test_a_real_trace_is_as_long_as_it_says() -> None:
+    trace = list(read_requests(TRACE, 100))
+    assert [len(small.prompt) for small in scaled(trace, 32, 30, 64)] == [-(-r.input_length // 32) for r in trace]
