@@ -12,7 +12,11 @@ from typing import Any, Final, cast
 from kvspec.cli.errors import fail_input
 from kvspec.model.conformance import MakeTarget, TargetError, missing_parts
 
-OWN: Final = {"torch": "kvspec.impl.target:TorchTarget", "model": "kvspec.model.reference:ModelTarget"}
+OWN: Final = {
+    "torch": "kvspec.impl.target:TorchTarget",
+    "pool": "kvspec.impl.pool_target:TorchPoolTarget",
+    "model": "kvspec.model.reference:ModelTarget",
+}
 
 
 def load_target(name: str) -> MakeTarget:
@@ -24,7 +28,7 @@ def load_target(name: str) -> MakeTarget:
     path = OWN.get(name, name)
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
-        fail_input(f"'{name}' is no target", where="TARGET", expected="torch, model or package.module:attribute")
+        fail_input(f"'{name}' is no target", where="TARGET", expected="torch, pool, model or package.module:attribute")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -19,6 +19,13 @@ GUARD = -1.0
 """Content of the padding block in sanitizer mode; no tag encodes to it."""
 
 
+def check_tags(tags: Tags, where: str) -> None:
+    """Raises `InvalidRangeError` if a tag is negative or 2**48 or more."""
+    if len(tags) and (int(tags.min()) < 0 or int(tags.max()) >= TAG_LIMIT):
+        what = f"tags from {int(tags.min())} to {int(tags.max())}"
+        raise InvalidRangeError(where, what, "tags in [0, 2**48)")
+
+
 class KVBuffers:
     """K and V tensors ``[num_blocks, block_size, heads, head_dim]`` (float32) of each layer, in one allocation.
 
@@ -75,9 +82,7 @@ class KVBuffers:
 
     def write_tags(self, slots: Tensor, tags: Tags) -> None:
         """Store tags ``[T]`` at slots ``[T]``. Raises `InvalidRangeError` if a tag is negative or 2**48 or more."""
-        if len(tags) and (int(tags.min()) < 0 or int(tags.max()) >= TAG_LIMIT):
-            what = f"tags from {int(tags.min())} to {int(tags.max())}"
-            raise InvalidRangeError("KVBuffers.write_tags", what, "tags in [0, 2**48)")
+        check_tags(tags, "KVBuffers.write_tags")
         planes, _, width = self.cells_.shape
         values = np.empty((planes, len(tags), width), dtype=np.float32)
         values[: planes // 2] = low_half(tags)[:, None]

@@ -9,11 +9,24 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from kvspec.impl.block_manager import BlockManager
-    from kvspec.impl.buffers import KVBuffers
+
+
+class Memory(Protocol):
+    """Device memory that ids stand for: `KVBuffers` for blocks, `StateBuffers` for state slots."""
+
+    def poison(self, ids: Sequence[int], /) -> None:
+        """Make the memory of ids unreadable."""
+
+    def guard_padding(self) -> None:
+        """Fill that of id 0 with the guard value."""
+
+    def padding_is_intact(self) -> bool:
+        """Whether it still has that value."""
 
 
 class LostHandle(NamedTuple):
@@ -24,7 +37,7 @@ class LostHandle(NamedTuple):
 
 
 class Sanitizer:
-    """Reports of one manager and its buffers.
+    """Reports of one manager and the memory of its ids, if they have any.
 
     Attributes:
         lost_handles: handles dropped without release.
@@ -68,15 +81,17 @@ class Sanitizer:
         """An id came back; its cells are poisoned at the next `settle`."""
         self._unpoisoned.append(block_id)
 
-    def settle(self, buffers: KVBuffers) -> None:
-        """Poison what was freed since the last call and look at the padding block.
+    def settle(self, memory: Memory | None) -> None:
+        """Poison what was freed since the last call and look at the padding; without memory only forget.
 
         To be called before every access to device memory: a freed block cannot be written by its next owner, nor
         read, before it is poisoned, and all blocks of a step are poisoned by one call.
         """
-        if self._unpoisoned:
-            buffers.poison(self._unpoisoned)
-            self._unpoisoned = []
-        if not buffers.padding_is_intact():
+        freed, self._unpoisoned = self._unpoisoned, []
+        if memory is None:
+            return
+        if freed:
+            memory.poison(freed)
+        if not memory.padding_is_intact():
             self.padding_writes += 1
-            buffers.guard_padding()
+            memory.guard_padding()

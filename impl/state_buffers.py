@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvspec.impl.buffers import GUARD
+from kvspec.impl.buffers import GUARD, check_tags
 from kvspec.impl.errors import ContentError, InvalidRangeError
 from kvspec.impl.kernels import Backend, backend_for
-from kvspec.impl.tags import TAG_LIMIT, high_half, joined, low_half
+from kvspec.impl.tags import high_half, joined, low_half
 from kvspec.model.conformance import Tags
 
 
@@ -107,9 +107,7 @@ class StateBuffers:
         """
         if not len(tags):
             return
-        if int(tags.min()) < 0 or int(tags.max()) >= TAG_LIMIT:
-            what = f"tags from {int(tags.min())} to {int(tags.max())}"
-            raise InvalidRangeError("StateBuffers.write_tags", what, "tags in [0, 2**48)")
+        check_tags(tags, "StateBuffers.write_tags")
         where = self._slots(slots)
         for part, half in zip(self._parts, (low_half(tags), high_half(tags)), strict=True):
             row = torch.from_numpy(half.astype(np.float32)).to(self.device_)
