@@ -99,9 +99,9 @@ def _fill_kernel(cells, slots, value, num_slots, width, TILE: tl.constexpr):  # 
     slot = tl.load(slots + tl.program_id(0).to(tl.int64)).to(tl.int64)
     offsets = tl.program_id(1).to(tl.int64) * TILE + tl.arange(0, TILE)
     plane = tl.program_id(2).to(tl.int64)
-    mask = (offsets < width) & (slot > 0) & (slot < num_slots)
+    end = tl.where((slot > 0) & (slot < num_slots), width, 0)
     tile = tl.zeros((TILE,), dtype=tl.float32) + value
-    tl.store(cells + (plane * num_slots + slot) * width + offsets, tile, mask=mask)
+    tl.store(cells + (plane * num_slots + slot) * width + offsets, tile, mask=offsets < end)
 
 
 def slot_ids(tables: Tensor, starts: Tensor, positions: Tensor, block_size: int) -> Tensor:

@@ -5,6 +5,7 @@ On a machine without a GPU, Triton's interpreter runs the kernels and its compil
 
 from __future__ import annotations
 
+import math
 import mmap
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from torch import Tensor
 from kvspec.impl import kernels
 from kvspec.impl.errors import InvalidRangeError, KernelUnavailableError
 from kvspec.impl.kernels import Backend, backend, backend_for
+from kvspec.impl.pool_target import TorchPoolTarget
 from kvspec.impl.target import TorchTarget
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import Context, PoolConfig, advance
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BOTH = pytest.mark.parametrize("name", ["torch", "triton"])
@@ -111,6 +113,21 @@ def test_block_copies_agree(seed: int, block_size: int, width: int, count: int) 
     assert torch.equal(found[0].view(3, 12, block_size, width), expected)
 
 
+@settings(max_examples=25)
+@given(st.integers(0, 99), WIDTHS, st.integers(0, 14), st.sampled_from([0.0, 2.5, math.nan]))
+def test_fills_agree_and_skip_padding(seed: int, width: int, count: int, value: float) -> None:
+    before = pool(seed, 1, width, planes=3)
+    slots = integers(torch.Generator().manual_seed(seed), -1, 12, count)
+    found = [before.clone(), before.clone()]
+    for name, cells in zip(("torch", "triton"), found, strict=True):
+        backend(name).fill_slots(cells, slots, value)
+    expected = before.clone()
+    expected[:, [slot for slot in slots.tolist() if slot > 0]] = value
+    for cells in found:
+        assert torch.equal(cells.nan_to_num(-5.0), expected.nan_to_num(-5.0))
+        assert torch.equal(cells[:, 0], before[:, 0])
+
+
 @BOTH
 def test_empty_batches(name: str) -> None:
     kernel, nothing = backend(name), torch.empty(0, dtype=torch.int64, device=DEVICE)
@@ -120,6 +137,7 @@ def test_empty_batches(name: str) -> None:
     assert kernel.gather(cells, nothing, nothing, nothing, 4).shape == (2, 0, 3)
     kernel.write_slots(cells, nothing, torch.empty(2, 0, 3, device=DEVICE), 4)
     kernel.copy_blocks(cells, nothing, nothing, 4)
+    kernel.fill_slots(cells, nothing, 1.0)
     assert torch.equal(cells, before)
 
 
@@ -190,6 +208,9 @@ def test_the_last_block_of_a_pool_above_2_to_31_cells(name: str, block_size: int
     kernel.copy_blocks(large.cells, torch.tensor([last]), torch.tensor([last - 1]), block_size)
     stride = block_size * width
     expected |= {index - stride: cell for index, cell in expected.items() if index > 2**31 - 1}
+    assert large.touched() == expected
+    kernel.fill_slots(large.cells, torch.tensor([large.num_blocks * block_size - 1]), 9)
+    expected |= {large.size - width + i: 9 for i in range(width)}
     assert large.touched() == expected
     assert resident_bytes() - before < 64 << 20
 
@@ -271,6 +292,8 @@ def test_every_kernel_compiles_for_cuda() -> None:
                                dict(ROWS=16, COLUMNS=64)),
             k._copy_kernel: (dict(cells="*fp32", sources=index, targets=index, plane_size="i64", block_cells=number),
                              dict(TILE=1024)),
+            k._fill_kernel: (dict(cells="*fp32", slots=index, value="fp32", num_slots="i64", width=number),
+                             dict(TILE=1024)),
         }
         for kernel, (signature, constants) in kernels.items():
             for ones in (False, True):
@@ -298,8 +321,6 @@ def run_compiled(script: str) -> str:
 
 @pytest.mark.gpu
 def test_the_target_runs_on_a_gpu() -> None:
-    from kvspec.model.conformance import Context
-
     target = TorchTarget(PoolConfig(num_blocks=8, block_size=4), device="cuda")
     tags = np.arange(10, dtype=np.int64) + 2**40
     target.start("a", list(range(10)), Context())
@@ -309,6 +330,31 @@ def test_the_target_runs_on_a_gpu() -> None:
     target.append("b", [7])
     assert target.allocate("b", 11)
     assert target.read("b", 0, 10).tolist() == tags.tolist()
+
+
+@pytest.mark.gpu
+def test_the_target_of_a_pool_runs_on_a_gpu() -> None:
+    config = PoolConfig(num_blocks=8, block_size=4, num_single_blocks=4, num_state_slots=4, sanitizer=True)
+    target = TorchPoolTarget(config, layers=2, device="cuda")
+    tags = np.arange(10, dtype=np.int64) + 2**40
+    for name in ("a", "b"):
+        target.start(name, list(range(10)), Context())
+        assert target.allocate(name, 8)
+        if name == "b":
+            target.restore_start(name)
+            target.restore_finish(name, True)
+        target.write([(name, tags[target.num_computed(name) : 8])])
+        assert target.state(name) == advance(0, tags[:8])
+        assert target.save_start(name) == (name == "a")
+        if name == "a":
+            target.save_finish(name, True)
+        assert target.allocate(name, 10)
+        target.write([(name, tags[8:])])
+        assert target.state(name) == advance(0, tags)
+        assert target.read(name, 0, 10).tolist() == tags.tolist()
+        target.deallocate(name)
+    target.close()
+    assert all(sanitizer.is_clean for sanitizer in target.sanitizers())
 
 
 def test_both_backends_have_the_protocol() -> None:
