@@ -23,13 +23,11 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from contextlib import ExitStack
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from kvspec.impl.block import Block
 from kvspec.impl.block_manager_pool import BlockManagerPool
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.errors import KVCacheError
@@ -59,10 +57,10 @@ class CountingPool(BlockManagerPool):
         self.num_trimmed_ = 0
         return super().allocate(sequence, num_tokens)
 
-    def _trim(self, sequence: Sequence, blocks: list[Block], rank: int, undo: ExitStack) -> None:
-        before = len(blocks)
-        super()._trim(sequence, blocks, rank, undo)
-        self.num_trimmed_ = before - len(blocks)
+    def _safe_boundary(self, sequence: Sequence, num_blocks: int, rank: int) -> int:
+        boundary = super()._safe_boundary(sequence, num_blocks, rank)
+        self.num_trimmed_ = num_blocks - boundary * self._stride_blocks
+        return boundary
 
 
 class Run:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from equivalence.streams import Stream, request_of, tokens_of
 
-from kvspec.impl.block import Block
 from kvspec.impl.kv_cache_manager import StateCopy
 from kvspec.impl.linear_state import Checkpoint, LinearStatePrefixCache
 from kvspec.impl.sequence import Sequence
@@ -191,14 +190,15 @@ class AdvancedTwice(Engine):
 
 
 class _KeepsOneMore(CountingPool):
-    def _trim(self, sequence: Sequence, blocks: list[Block], rank: int, undo: ExitStack) -> None:
-        boundary = self._safe_boundary(sequence, len(blocks), rank)
-        kept = boundary * self._stride_blocks
-        more = min(kept + self._stride_blocks, len(blocks))
-        self.block_managers_[rank].release_blocks(blocks[more:])
-        del blocks[more:]
-        if kept:
-            self._pin(sequence, sequence.keys_.chain[kept - 1], rank, undo)
+    def _safe_boundary(self, sequence: Sequence, num_blocks: int, rank: int) -> int:
+        boundary = super()._safe_boundary(sequence, num_blocks, rank)
+        return min(boundary + 1, num_blocks // self._stride_blocks) if boundary else 0
+
+    def _pin(self, sequence: Sequence, key: bytes, rank: int, undo: ExitStack) -> None:
+        chain = sequence.keys_.chain
+        if not self.linear_state_prefix_caches_[rank].contains(key):
+            key = chain[chain.index(key) - self._stride_blocks]
+        super()._pin(sequence, key, rank, undo)
 
 
 class TrimmedTooLittle(_PoolOf):
