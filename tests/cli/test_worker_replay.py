@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from equivalence.twins import RestoreSkipped
+from transcripts import transcripts
 
 from kvspec.cli import worker_replay
 from kvspec.cli.main import run
@@ -16,7 +17,8 @@ from kvspec.cli.worker_trace import scaled
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.workload import Request, read_requests, request_tokens
 
-TRACE = Path(__file__).resolve().parents[3] / "shared" / "traces" / "mooncake_conversation.jsonl"
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = ROOT.parent / "shared" / "traces" / "mooncake_conversation.jsonl"
 BUILT_IN = ["replay", "builtin", "--worker", "--requests", "40", "--blocks", "560"]
 
 
@@ -140,3 +142,18 @@ def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 def test_a_real_trace_is_as_long_as_it_says() -> None:
     trace = list(read_requests(TRACE, 100))
     assert [len(small.prompt) for small in scaled(trace, 32, 30, 64)] == [-(-r.input_length // 32) for r in trace]
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    ((command, shown),) = transcripts((ROOT / "docs" / "worker.md").read_text(encoding="utf-8"))
+    assert run(command.split()) == 0
+    # The difference is rounding, which is not the same on every machine.
+    assert without_difference(capsys.readouterr().out) == without_difference(shown)
+
+
+def without_difference(text: str) -> list[str]:
+    """Lines of a report but the one with the difference."""
+    return [line for line in text.strip().splitlines() if not line.startswith("difference")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+import msgspec
 import pytest
 import torch
 from equivalence.plain import plain_logits
@@ -13,9 +14,10 @@ from hypothesis import given, settings
 
 from kvspec.impl.worker.compare import TOLERANCE, differences
 from kvspec.impl.worker.engine import Engine, NoProgressError
+from kvspec.impl.worker.model import HybridModel, ModelConfig
 from kvspec.impl.worker.reference import reference_logits
 from kvspec.impl.worker.reference import tokens_of as all_tokens
-from kvspec.impl.worker.stream import Counts, EngineConfig, Request
+from kvspec.impl.worker.stream import Counts, Disturbance, EngineConfig, Request
 from kvspec.model.conformance import PoolConfig
 
 EXAMPLES = 6 * settings.default.max_examples  # type: ignore[union-attr]
@@ -146,3 +148,24 @@ def test_options_that_make_no_sense_are_refused() -> None:
         EngineConfig(pool=config().pool, chunk=0)
     with pytest.raises(ValueError, match="no single blocks"):
         EngineConfig(pool=PoolConfig(num_blocks=4, block_size=2))
+
+
+# -- on a GPU ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("trim", ["contiguous", "deepest"])
+def test_a_gpu_says_what_the_plain_model_says(trim: str) -> None:
+    requests = [request_of(request.prompt + tokens_of(30, n), 8, n, n) for n, request in enumerate(3 * TWICE)]
+    small = config(num_blocks=30, num_state_slots=8, num_ranks=2, trim=trim, sanitizer=True)
+    for chunk in (3, 16):
+        engine_config = msgspec.structs.replace(small, chunk=chunk)
+        engine = Engine(HybridModel(ModelConfig(layers=("linear", "attention")), "cuda"), engine_config)
+        outcome = engine.run(requests, [Disturbance(step, "preempt", 0) for step in range(3, 12, 4)])
+        plain = [
+            torch.from_numpy(plain_logits(engine.model_, all_tokens(request)))[len(request.prompt) - 1 :]
+            for request in requests
+        ]
+        assert max(differences(outcome.logits, plain)) < TOLERANCE
+        assert outcome.counts.restores > 0
+        assert outcome.counts.misuse == 0

@@ -12,6 +12,7 @@ from equivalence.plain import PlainStates, plain_logits
 
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.errors import InvalidRangeError
+from kvspec.impl.kernels import backend
 from kvspec.impl.worker.model import HybridModel, ModelConfig, Piece
 
 CONFIG = ModelConfig(layers=("linear", "attention", "linear", "attention"))
@@ -147,3 +148,12 @@ def test_a_gpu_says_the_same() -> None:
     table = array("q", range(1, 14))
     found = np.concatenate([memory.run(Piece(tokens[:31], 0, table, 1)), memory.run(Piece(tokens[31:], 31, table, 1))])
     assert np.abs(found - plain_logits(memory.model, tokens)).max() < CLOSE
+
+
+def test_the_triton_kernels_say_the_same(model: HybridModel) -> None:
+    tokens = tokens_of(14, seed=6)
+    memory = Memory(model, blocks=8)
+    memory.buffers.kernels_ = backend("triton")
+    table = array("q", [5, 2, 7, 4])
+    found = np.concatenate([memory.run(Piece(tokens[:9], 0, table, 1)), memory.run(Piece(tokens[9:], 9, table, 1))])
+    assert np.abs(found - plain_logits(model, tokens)).max() < CLOSE
