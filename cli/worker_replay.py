@@ -11,7 +11,7 @@ from kvspec.cli.errors import fail_input
 from kvspec.cli.output import Exit, JsonFile, console, counted, exit_for, on_interrupt, progress
 from kvspec.cli.worker_trace import scaled
 from kvspec.impl.worker.compare import TOLERANCE, differences
-from kvspec.impl.worker.engine import Engine, fits
+from kvspec.impl.worker.engine import Engine, NoProgressError, fits
 from kvspec.impl.worker.model import HybridModel, ModelConfig
 from kvspec.impl.worker.reference import reference_logits
 from kvspec.impl.worker.stream import Counts, EngineConfig, Request
@@ -50,8 +50,9 @@ class WorkerReport(msgspec.Struct):
         prompt_tokens: of those that ran.
         counts: what happened; of an interrupted run, until then.
         tolerance: what two logits may differ by.
-        largest_difference: of all logits; None of an interrupted run.
+        largest_difference: of all logits; None of a run that did not come to its end.
         different: numbers of the requests in the trace whose outputs differ by more.
+        refused: what was refused though it fits; the run ended there.
     """
 
     config: EngineConfig
@@ -64,6 +65,7 @@ class WorkerReport(msgspec.Struct):
     tolerance: float = TOLERANCE
     largest_difference: float | None = None
     different: list[int] = msgspec.field(default_factory=list)
+    refused: str | None = None
 
 
 def replay_worker(workload: str, trace: Sequence[TraceRequest], sizes: Sizes, result: JsonFile) -> Exit:
@@ -138,7 +140,11 @@ def _run(report: WorkerReport, requests: list[Request], numbers: list[int]) -> s
             bar.advance(finished - seen[0], f"{len(engine.running_)} running")
             seen[0] = finished
 
-        outcome = engine.run(requests, on_step=advance)
+        try:
+            outcome = engine.run(requests, on_step=advance)
+        except NoProgressError as error:
+            report.refused = str(error)
+            return "violated"
     apart = differences(outcome.logits, reference_logits(model, requests))
     report.largest_difference = max(apart)
     report.different = [number for number, far in zip(numbers, apart, strict=True) if far >= report.tolerance]
@@ -156,7 +162,7 @@ def describe(report: WorkerReport, verdict: str) -> None:
     out.print(
         f"scale        lengths and pool divided by {report.divide}; a boundary every {pool.stride} tokens; {pool.trim}"
     )
-    out.print(f"requests     {report.requests} finished, {report.too_large} larger than the pool")
+    out.print(f"requests     {report.requests} to run, {report.too_large} larger than the pool")
     if verdict == "vacuous":
         out.print("vacuous: nothing was judged, no request fits the pool")
         return
@@ -173,6 +179,9 @@ def describe(report: WorkerReport, verdict: str) -> None:
     )
     if counts.misuse:
         out.print(f"misuse       {counted(counts.misuse, 'lost or twice freed handle')}")
+    if report.refused is not None:
+        out.print(f"violated: {report.refused}")
+        return
     out.print(f"difference   {report.largest_difference:.1e} at most, tolerance {report.tolerance:.0e}")
     if report.different:
         named = ", ".join(map(str, report.different[:10])) + (", ..." if len(report.different) > 10 else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from equivalence.twins import RestoreSkipped
 from transcripts import transcripts
 
 from kvspec.cli import worker_replay
-from kvspec.cli.main import run
+from kvspec.cli.main import INTERRUPTED, run
 from kvspec.cli.worker_trace import scaled
+from kvspec.impl.sequence import Sequence as KVSequence
+from kvspec.impl.worker.engine import CountingPool, Engine
+from kvspec.impl.worker.stream import Disturbance
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.workload import Request, read_requests, request_tokens
 
@@ -29,7 +33,7 @@ def test_outputs_on_a_full_pool_are_those_of_each_request_alone(
     assert run([*BUILT_IN, "--ranks", "2", "--interval", "32", "--trim", "deepest", "--json", str(file)]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[-1] == "holds: every request says what it says alone (sampled: one run)"
-    assert "40 finished, 0 larger than the pool" in shown[2]
+    assert "40 to run, 0 larger than the pool" in shown[2]
     written = json.loads(file.read_text())
     assert (written["format"], written["exit"], written["verdict"]) == ("kvspec/replay-worker", 0, "holds")
     report = written["report"]
@@ -51,6 +55,43 @@ def test_a_pool_that_answers_wrongly_is_found(
     assert f"request {report['different'][0]}" in shown or f": {report['different'][0]}" in shown
     assert shown.splitlines()[-1].startswith("violated: ")
     assert report["largest_difference"] > 100 * report["tolerance"]
+
+
+class Interrupted(Engine):
+    """Somebody presses Ctrl-C in the fourth step."""
+
+    def step(self, disturbances: Sequence[Disturbance] = ()) -> None:
+        """A step, or the interrupt."""
+        if self.counts_.steps > 3:
+            raise KeyboardInterrupt
+        super().step(disturbances)
+
+
+def test_an_interrupted_run_leaves_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_replay, "Engine", Interrupted)
+    file = tmp_path / "r.json"
+    assert run([*BUILT_IN, "--json", str(file)]) == INTERRUPTED
+    written = json.loads(file.read_text())
+    assert (written["complete"], written["verdict"]) == (False, "interrupted")
+    assert written["report"]["counts"]["computed_tokens"] > 0
+    assert written["report"]["largest_difference"] is None
+
+
+class Refusing(CountingPool):
+    """Has room for nobody."""
+
+    def allocate(self, sequence: KVSequence, num_tokens: int) -> bool:
+        """Refused."""
+        return False
+
+
+def test_a_pool_that_refuses_what_fits_is_found(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "make_manager", lambda engine: Refusing(engine.config_.pool))
+    assert run(BUILT_IN) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1].startswith("violated: Engine.step: request 0 is refused though nothing runs")
 
 
 @pytest.mark.needs_file(TRACE)
