@@ -218,16 +218,15 @@ class BlockManagerPool(KVCacheManager):
         if not blocks:
             return 0
         undo.callback(self._unmount, sequence, manager)
-        if self.has_linear_state:
-            self._trim(sequence, blocks, rank, undo)
         sequence.mount(blocks)
+        if self.has_linear_state:
+            self._trim(sequence, rank, undo)
         return sequence.computed_
 
-    def _trim(self, sequence: Sequence, blocks: list[Block], rank: int, undo: ExitStack) -> None:
+    def _trim(self, sequence: Sequence, rank: int, undo: ExitStack) -> None:
         """Give back the shared blocks behind the safe boundary, and pin the checkpoint there (seed 7.2)."""
-        kept = self._safe_boundary(sequence, len(blocks), rank) * self._stride_blocks
-        self.block_managers_[rank].release_blocks(blocks[kept:])
-        del blocks[kept:]
+        kept = self._safe_boundary(sequence, sequence.num_full_blocks, rank) * self._stride_blocks
+        self.block_managers_[rank].release_blocks(sequence.trim(kept))
         if kept:
             self._pin(sequence, sequence.keys_.chain[kept - 1], rank, undo)
 

@@ -173,6 +173,12 @@ class Sequence:
         self.kv_state_.add_kv_blocks(blocks, taken=False)
         self.computed_ = self.written_ = self.room
 
+    def trim(self, num_blocks: int) -> list[Block]:
+        """Keep the first blocks of a hit; the handles of the others, which the caller gives back."""
+        trimmed = self.kv_state_.take_from(num_blocks)
+        self.computed_ = self.written_ = self.room
+        return trimmed
+
     def advance(self, stop: int) -> None:
         """Tokens [computed, stop) are written."""
         self.computed_ = self.written_ = stop

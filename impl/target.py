@@ -103,9 +103,7 @@ class TorchTarget(BaseTarget):
         """Make tokens [computed, num_tokens) writable: grow the table, copy shared blocks. All or nothing."""
         sequence = self._get(seq, "allocate")
         check_known(sequence, num_tokens, "TorchTarget.allocate")
-        return grow(
-            self.manager_, sequence, num_tokens, sequence.shared_indices(num_tokens), self._copy_on_write
-        )
+        return grow(self.manager_, sequence, num_tokens, sequence.shared_indices(num_tokens), self._copy_on_write)
 
     @operation
     def write(self, batch: Items[tuple[str, Tags]]) -> None:
