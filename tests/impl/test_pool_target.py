@@ -622,14 +622,18 @@ OPERATIONS = [
     "truncate", "preempt", *["finish"] * 2, "evict", "reset", "hold", *["let_go"] * 2,
 ]  # fmt: skip
 
+# fmt: off
 CONFIGS: dict[str, dict[str, Any]] = {
     "states": {"num_blocks": 18, "num_single_blocks": 4, "num_state_slots": 9},
     "deepest": {"num_blocks": 12, "num_single_blocks": 4, "num_state_slots": 6, "trim": "deepest", "block_size": 1},
     "ranks": {"num_blocks": 8, "num_single_blocks": 3, "num_state_slots": 5, "num_ranks": 2, "trim": "deepest"},
-    "intervals": {"num_blocks": 14, "num_single_blocks": 4, "num_state_slots": 6, "checkpoint_interval": 3, "block_size": 1},
+    "intervals": {
+        "num_blocks": 14, "num_single_blocks": 4, "num_state_slots": 6, "checkpoint_interval": 3, "block_size": 1,
+    },
     "no states": {"num_blocks": 7, "num_single_blocks": 3, "num_state_slots": 0, "num_ranks": 2, "block_size": 3},
     "no cache": {"num_blocks": 9, "num_single_blocks": 4, "num_state_slots": 4, "enable_prefix_cache": False},
 }
+# fmt: on
 MET: dict[str, set[str]] = {
     "states": {"hit", "granted", "refused", "write", "save", "restored", "rejected", "evicted"},
     "deepest": {"hit", "granted", "refused", "write", "save", "restored", "rejected", "evicted"},

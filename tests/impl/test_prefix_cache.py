@@ -383,3 +383,32 @@ def test_the_heap_of_late_entries_stays_small() -> None:
     cache.drain_events()
     assert cache.evict(2) == 2
     assert [event.block_id for event in cache.drain_events()] == [1, 2]
+
+
+# -- a match for a call that is refused -------------------------------------------------------------------------------
+@pytest.mark.parametrize("given_back", ["before", "after", "some before"])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_match_that_is_taken_back_was_no_use(given_back: str, held: bool) -> None:
+    """The keys are evicted in the order in which they would have been, whether their blocks were idle before or not."""
+    orders = []
+    for matched in (False, True):
+        manager = BlockManagerImpl(12, 2)
+        cache = cache_of(manager)
+        chains = [tokens_of(*range(10 * n, 10 * n + 6)) for n in range(3)]
+        holders = [publish(manager, chain) for chain in chains]
+        for number, blocks in enumerate(holders):
+            if not (held and number == 1):
+                manager.release_blocks(blocks)
+        for number in (1, 0) if matched else ():
+            blocks = manager.allocate_shared(chains[number])
+            assert len(blocks) == 3
+            early = {"before": blocks, "after": [], "some before": blocks[1:]}[given_back]
+            manager.release_blocks(early)
+            cache.undo_use()
+            manager.release_blocks(blocks[: len(blocks) - len(early)])
+        if held:
+            manager.release_blocks(holders[1])
+        assert cache.num_idle == 9
+        cache.drain_events()
+        orders.append([(cache.evict(1), *cache.drain_events()) for _ in range(9)])
+    assert orders[0] == orders[1]
