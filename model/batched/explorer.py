@@ -25,11 +25,12 @@ from kvspec.model.batched.threads import one_thread
 from kvspec.model.batched.transitions import Compiler, bad_state
 from kvspec.model.batched.watch import Watch
 from kvspec.model.concrete import Structure, evaluate
+from kvspec.model.exploring.cells import Packed
 from kvspec.model.exploring.coverage import START
 from kvspec.model.exploring.cutoff import covers
 from kvspec.model.exploring.instances import Instance, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
-from kvspec.model.exploring.plain import Progress, Wrong
+from kvspec.model.exploring.plain import Progress, Wrong, retraced
 from kvspec.model.exploring.quotient import Quotient
 from kvspec.model.exploring.size import check_exchanges, check_formulas
 from kvspec.spec.language.chapter import Chapter
@@ -243,6 +244,10 @@ class _Search:
     def _row(self, number: int) -> Tensor:
         return self.seen.rows.slice(number, number + 1)[0]
 
+    def _packed(self, number: int) -> Packed:
+        (packed,) = self.layout.packed(self._row(number).unsqueeze(0))
+        return packed
+
     def _revive(self, start: int, steps: Steps, row: int) -> NoReturn:
         """Variables of which a cell came to life, found again in the concrete reading, count as read as a whole."""
         alive, cells = self.quotient.alive, self.quotient.cells
@@ -265,14 +270,10 @@ class _Search:
 
     def _run(self, found: _Found) -> tuple[Step, ...]:
         """The way to what was found as a run of the chapter itself, whatever states stand for it here."""
-        state, run = self.explorer.start, list[Step]()
-        cells, representative = self.quotient.cells, self.quotient.representative
-        for event, number in self._chain(found.number):
-            (target,) = self.layout.packed(self._row(number).unsqueeze(0))
-            steps = (t for t in self.blame.stepper.steps(state) if t.event.name == event)
-            taken = next(t for t in steps if representative(cells.pack(t.after)) == target)
-            state = taken.after
-            run.append(Step(event, taken.instance.args))
+        chain = [(event, self._packed(number)) for event, number in self._chain(found.number)]
+        taken = retraced(self.quotient, self.blame.stepper, self.explorer.start, chain)
+        state = taken[-1].after if taken else self.explorer.start
+        run = [Step(t.event.name, t.instance.args) for t in taken]
         if found.event is not None:
             run.append(self.blame.last(state, found.wrong, found.event))
         return tuple(run)

@@ -13,6 +13,7 @@ from kvspec.model.exploring.cutoff import covers
 from kvspec.model.exploring.instances import Inside, Instance, instances, start_state
 from kvspec.model.exploring.outcome import Outcome, States, Step, Violation
 from kvspec.model.exploring.quotient import Quotient
+from kvspec.model.exploring.symmetry import Exchange, composed, exchanged, inverse
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path, Term
 from kvspec.spec.language.traced import TracedEvent
@@ -60,6 +61,10 @@ class Stepper:
             except self.unknown:
                 continue
             yield Taken(instance, state, after)
+
+    def take(self, instance: Instance, state: State) -> Taken:
+        """The step of an instance that is enabled."""
+        return Taken(instance, state, fire(instance.event, self.structure, state, instance.args))
 
     def stays(self, taken: Taken) -> bool:
         """The result is inside the scope, so the step is taken."""
@@ -288,22 +293,49 @@ class Search:
         while (parent := self.parents[at]) is not None:
             chain.append((parent[1], at))
             at = parent[0]
-        state, run = self.start, list[Taken]()
-        for name, target in reversed(chain):
-            run.append(next(t for t in self._of(name, self.stepper.steps(state)) if self._leads_to(t, target)))
-            state = run[-1].after
+        run = retraced(self.quotient, self.stepper, self.start, reversed(chain))
+        state = run[-1].after if run else self.start
         if event is not None:
-            run.append(next(t for t in self._of(event, self.stepper.enabled(state)) if self._is_wrong(t, wrong)))
+            run.append(next(t for t in _of(event, self.stepper.enabled(state)) if self._is_wrong(t, wrong)))
         return tuple(run)
-
-    def _of(self, name: str, steps: Iterator[Taken]) -> Iterator[Taken]:
-        return (taken for taken in steps if taken.event.name == name)
-
-    def _leads_to(self, taken: Taken, target: Packed) -> bool:
-        return self.quotient.representative(self.quotient.cells.pack(taken.after)) == target
 
     def _is_wrong(self, taken: Taken, wrong: Wrong) -> bool:
         return wrong in (self.judge.call(taken), self.judge.step(taken))
+
+
+def retraced(quotient: Quotient, stepper: Stepper, start: State, chain: Iterable[tuple[str, Packed]]) -> list[Taken]:
+    """A run of the chapter along representatives: for each step its event, and what stands for the state after it.
+
+    Where names do not tell elements apart, a class may have several representatives, and a state need not lead to the
+    one that its representative leads to. Then the step is that of the representative, with the elements exchanged back.
+    """
+    pack = quotient.cells.pack
+    state, at = start, quotient.representative(pack(start))
+    names, run = quotient.names(pack(start)), list[Taken]()
+
+    def leading(before: State, event: str, target: Packed) -> Iterator[Taken]:
+        return (t for t in _of(event, stepper.steps(before)) if quotient.representative(pack(t.after)) == target)
+
+    for event, target in chain:
+        taken = next(leading(state, event, target), None)
+        if taken is not None:
+            names = quotient.names(pack(taken.after))
+        else:
+            step = next(leading(quotient.cells.unpack(at), event, target))
+            taken = stepper.take(_exchanged(step.instance, inverse(names)), state)
+            names = composed(names, quotient.names(pack(step.after)))
+        run.append(taken)
+        state, at = taken.after, target
+    return run
+
+
+def _of(name: str, steps: Iterator[Taken]) -> Iterator[Taken]:
+    return (taken for taken in steps if taken.event.name == name)
+
+
+def _exchanged(instance: Instance, swap: Exchange) -> Instance:
+    args = zip(instance.args, instance.event.parameters, strict=True)
+    return Instance(instance.event, tuple(exchanged(value, p.sort, swap) for value, p in args))
 
 
 def _outcome(chapter: Chapter, search: Search, scope: str, kept: frozenset[Path]) -> Outcome:

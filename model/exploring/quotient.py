@@ -8,7 +8,7 @@ from kvspec.model.concrete import Structure
 from kvspec.model.exploring.cells import Cells, Packed
 from kvspec.model.exploring.liveness import Alive
 from kvspec.model.exploring.outcome import States
-from kvspec.model.exploring.symmetry import Representative, Symmetry
+from kvspec.model.exploring.symmetry import Exchange, Representative, Symmetry
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import Path
 
@@ -36,6 +36,13 @@ class Quotient:
         if self.forms is None:
             return cleared
         return self.forms.renamed(cleared) if self.states is States.RENAMED else self.forms.canonical(cleared)
+
+    def names(self, packed: Packed) -> Exchange:
+        """What each element of a state is called in its representative."""
+        if self.forms is None or self.alive is None:
+            return {}
+        cleared = self.alive.clear(packed)
+        return self.forms.names(cleared) if self.states is States.RENAMED else self.forms.canonical_names(cleared)
 
     @property
     def cleared(self) -> tuple[str, ...]:

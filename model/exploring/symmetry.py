@@ -88,6 +88,20 @@ class Symmetry:
         return True
 
 
+def inverse(exchange: Exchange) -> Exchange:
+    """The exchange that undoes this one."""
+    return {sort: {y: x for x, y in swap.items()} for sort, swap in exchange.items()}
+
+
+def composed(first: Exchange, second: Exchange) -> Exchange:
+    """One exchange, and then the other."""
+    found: dict[str, dict[Any, Any]] = {}
+    for sort in {**first, **second}:
+        one, two = first.get(sort, {}), second.get(sort, {})
+        found[sort] = {x: two.get(one.get(x, x), one.get(x, x)) for x in {**one, **two}}
+    return found
+
+
 def _held(sort: AnySort) -> Iterator[str]:
     """The opaque sorts of what a variable points to."""
     value = sort.value if isinstance(sort, MapSort) else sort
@@ -142,12 +156,16 @@ class Representative:
 
     def renamed(self, packed: Packed) -> Packed:
         """The pointer sort numbered by first use."""
+        return self.exchange(packed, self.names(packed)) if self.free else packed
+
+    def names(self, packed: Packed) -> Exchange:
+        """The exchange that leads from a state to the renamed one."""
         if not self.free:
-            return packed
+            return {}
         used = dict.fromkeys(x for n in self.first for x in self.held(n, packed[n]) if x in self.free)
         rest = sorted((x for x in self.free if x not in used), key=lambda x: self.signature(packed, x))
         names = {number: iter(members) for number, members in enumerate(self.symmetry.classes[self._name])}
-        return self.exchange(packed, {self._name: {x: next(names[self.free[x]]) for x in (*used, *rest)}})
+        return {self._name: {x: next(names[self.free[x]]) for x in (*used, *rest)}}
 
     def held(self, number: int, value: Any) -> tuple[Any, ...]:
         """The elements of the pointer sort in a value of the cell of this number, in order."""
@@ -165,6 +183,11 @@ class Representative:
     def canonical(self, packed: Packed) -> Packed:
         """The least of the renamed states over all exchanges of the other sorts."""
         return min((self.renamed(self.exchange(packed, e)) for e in self.symmetry.exchanges), key=self._order)
+
+    def canonical_names(self, packed: Packed) -> Exchange:
+        """The exchange that leads from a state to the canonical one."""
+        tried = ({**e, **self.names(self.exchange(packed, e))} for e in self.symmetry.exchanges)
+        return min(tried, key=lambda names: self._order(self.exchange(packed, names)))
 
     def _order(self, packed: Packed) -> tuple[int, ...]:
         return tuple(rank(value) for rank, value in zip(self.rank, packed, strict=True))

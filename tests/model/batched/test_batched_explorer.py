@@ -86,6 +86,9 @@ SCOPES = [
     ("lru", "blocks=2,tokens=1"),
     ("prefix_cache", "blocks=2,tokens=1"),
     ("sequences", "blocks=2,seqs=1,tokens=1"),
+    ("recency", ""),
+    ("single_block", "units=3"),
+    ("linear_state", "slots=3,seqs=1,tokens=1"),
 ]
 
 
@@ -95,6 +98,22 @@ def test_every_chapter_is_explored_as_the_plain_explorer_does(name: str, text: s
     scope = Scope.parse(text, name)
     found = Explorer(load(name), scope.structure, given=scope.given, states=states, scope=scope.text).explore()
     assert found == explore(load(name), scope.structure, states, given=scope.given, scope=scope.text)
+
+
+@pytest.mark.parametrize("states", [States.RENAMED, States.CANONICAL])
+def test_a_run_is_shown_where_names_do_not_tell_elements_apart(states: States) -> None:
+    """Who is older than whom is stored under pairs of items, so that a class can have several representatives."""
+    stays = next(s for s in load("recency").event("leave").sites if s.kind == "change")
+    faulty = load("recency").with_event("leave", lambda site: None if site.number == stays.number else site.terms)
+    broken = faulty.saying_only("total")
+    structure = Scope.parse("items=3", "recency").structure
+    for found in (Explorer(broken, structure, states=states).explore(), explore(broken, structure, states)):
+        assert found.violation is not None and found.violation.name == "total"
+        state = start_state(broken, structure)
+        for step in found.violation.run:
+            assert Judge(broken, structure).state(state) is None
+            state = fire(broken.event(step.event), structure, state, step.args)
+        assert Judge(broken, structure).state(state) is not None
 
 
 def test_a_variable_with_a_cell_that_comes_to_life_unwritten_is_kept_whole() -> None:
