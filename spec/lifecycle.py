@@ -97,7 +97,7 @@ class Lifecycle(Machine):
     def start(self) -> None:
         self.phase.assign_all(lambda seq: Phase.out())
         self.stands.assign_all(lambda seq: self.state.nothing)
-        self.busy = false()
+        self.end_call()
         self.housed.clear()
         self.stepping.clear()
         self.astray.clear()
@@ -222,7 +222,7 @@ class Lifecycle(Machine):
         require(self.is_in(seq, Phase.growing))
         require(self.need <= self.kv.size[seq])
         self.phase[seq] = Phase.running()
-        self.busy = false()
+        self.end_call()
 
     @event
     def refuse(self, seq: Seq) -> None:
@@ -261,7 +261,7 @@ class Lifecycle(Machine):
         with when(self.newcomer):
             self.stands[seq] = self.state.nothing
         self.phase[seq] = choose(self.newcomer, Phase.out(), Phase.running())
-        self.busy = false()
+        self.end_call()
 
     # -- the worker ----------------------------------------------------------------------------------------------
 
@@ -492,6 +492,12 @@ class Lifecycle(Machine):
     def give_single_back(self, seq: Seq) -> None:
         self.single.deallocate(self.single_of[seq], seq)
         self.housed.discard(seq)
+
+    def end_call(self) -> None:
+        """What was asked for is forgotten."""
+        self.busy = false()
+        self.need = Index.zero()
+        self.known = self.state.nothing
 
     def is_in(self, seq: Seq, phase: Case) -> Bool:
         return self.phase[seq].is_case(phase)
@@ -1018,7 +1024,7 @@ class Lifecycle(Machine):
 
     @theorem("a call that succeeds leaves the request with all that it needs", after=admit)
     def admitted_has_all(self, seq: Seq) -> Bool:
-        return self.equipped(seq) & (self.need <= self.kv.size[seq]) & ~self.busy & self.is_in(seq, Phase.running)
+        return self.equipped(seq) & (old(self).need <= self.kv.size[seq]) & ~self.busy & self.is_in(seq, Phase.running)
 
     @theorem("a table grows by one block at a time, and never beyond what is needed", after=grow)
     def grown_within(self, seq: Seq, block: Block) -> Bool:
