@@ -34,8 +34,10 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "keys": "holders that are no sequences",
         "units": "single ids, padding included",
         "owners": "owners of single ids",
-        "slots": "recurrent-state slots, padding included",
+        "slots": "recurrent-state slots, padding included; 1: there is no linear state",
         "items": "items that stand in line",
+        "requests": "calls; the first needs one block, the second two, and so on",
+        "ranks": "data-parallel ranks, each with all of the above",
         "stride": "blocks from one boundary that can have a checkpoint to the next",
         "names": "names of adapters, salts and images",
         "versions": "versions of an adapter",
@@ -58,13 +60,19 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "single_block": "units=4,owners=2",
         "linear_state": "slots=5,seqs=2,len=1,tokens=1.2/1.3,block_size=2",
         "trim": "len=4,stride=2",
+        "admission": "blocks=4,holders=2,keys=1,requests=4",
+        "lifecycle": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,pins=1,units=2,slots=3,stride=1",
+        "pool": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,pins=1,units=2,slots=3,stride=1,ranks=2",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
 long as a table can be, that share their first block if they have more than one."""
 
-_PADDED: Final = ("blocks", "units", "slots")
-"""Words that count ids of which the first, 0, belongs to nobody."""
+_PADDED: Final = ("blocks", "units")
+"""Words that count ids of which the first, 0, belongs to nobody, and where there must be another."""
+
+_OPTIONAL: Final = ("pins",)
+"""Words of what there need not be."""
 
 _TWO: Final = "two"
 _GUIDE: Final = " of kvspec.model.exploring.scopes (see docs/writing-a-chapter.md)"
@@ -150,7 +158,7 @@ def _said(text: str, name: str, allowed: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _number(word: str, value: str) -> int:
-    least = 2 if word in _PADDED else 1
+    least = 2 if word in _PADDED else 0 if word in _OPTIONAL else 1
     if not (value.isascii() and value.isdigit() and least <= int(value) <= LARGEST):
         what = f"a number of {word}, one of them padding," if word in _PADDED else "a number"
         raise ScopeError("scope", f"{word}={value}", f"{what} from {least} to {LARGEST}")
@@ -280,6 +288,8 @@ class _World:
             "Single": list(range(size("units", 0))),
             "Owner": [f"owner{n}" for n in range(size("owners", 0))],
             "StateSlot": list(range(size("slots", 0))),
+            "Request": list(range(1, size("requests", 0) + 1)),
+            "Rank": list(range(size("ranks", 0))),
             "Item": [f"item{n}" for n in range(size("items", 0))],
         }
 
@@ -343,6 +353,9 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "nothing": lambda w: NOTHING,
     "covers": lambda w, chain, part: covers(chain, part),
     "longer": lambda w, chain, part: longer(chain, part),
+    "resumable": lambda w, chain: chain.full and (chain.depth + 1) % w.sizes["stride"] == 0,
+    "linear": lambda w: w.sizes["slots"] > 1,
+    "needs": lambda w, request: request,
     "spaced": lambda w, boundary: boundary % w.sizes["stride"] == 0 != boundary,
     "full": lambda w, chain: chain.full,
     "parent": lambda w, chain: chain.parent or NOTHING,
