@@ -2,7 +2,7 @@
 
 A step does, in this order:
 
-1. **arrivals**, and what a test wants to happen (`Disturbance`);
+1. **arrivals**, and what a test wants to happen (`Disturbance`; evictions that it wants come before the copies);
 2. **schedule**: each running request, the one admitted first before the others, gets room for its next chunk; while
    that is refused, the request of its rank that was admitted last gives way (`preempt`) and goes to the front of the
    queue. Then requests are admitted in order of arrival; the first that is refused has the others wait, too;
@@ -172,6 +172,7 @@ class Engine:
         self._arrive()
         self._disturb(disturbances)
         scheduled = self._schedule()
+        self._evict(disturbances)
         ready = self._copy(scheduled)
         self._forward(ready)
         for run in ready:
@@ -186,23 +187,27 @@ class Engine:
             self.waiting_.append(self._arrivals.popleft())
 
     def _disturb(self, disturbances: Items[Disturbance]) -> None:
+        """What happens before requests are scheduled."""
         self._failing = {"fail_saves": 0, "fail_restores": 0}
         for kind, number in ((d.kind, d.number) for d in disturbances):
-            if kind == "preempt":
-                if number < len(self.running_):
-                    self._preempt(self.running_[number])
-            elif kind == "evict_blocks":
+            if kind == "preempt" and number < len(self.running_):
+                self._preempt(self.running_[number])
+            elif kind == "draft":
+                for run in [run for run in self.running_ if run.is_decoding][:1]:
+                    run.drafts = number
+            elif kind in self._failing:
+                self._failing[kind] += number
+
+    def _evict(self, disturbances: Items[Disturbance]) -> None:
+        """What happens between the schedule and the copies, when sequences wait for what was matched."""
+        for kind, number in ((d.kind, d.number) for d in disturbances):
+            if kind == "evict_blocks":
                 for manager in self.manager_.block_managers_:
                     if manager.prefix_cache_ is not None:
                         manager.prefix_cache_.evict(number)
             elif kind == "evict_states":
                 for states in self.manager_.linear_state_prefix_caches_:
                     states.evict(number)
-            elif kind == "draft":
-                for run in [run for run in self.running_ if run.is_decoding][:1]:
-                    run.drafts = number
-            else:
-                self._failing[kind] += number
 
     # -- schedule ------------------------------------------------------------------------------------------------------
     def _schedule(self) -> list[Run]:

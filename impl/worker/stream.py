@@ -50,9 +50,10 @@ class Disturbance(msgspec.Struct, frozen=True):
     """Something that a correct manager bears in any step, and that changes no output.
 
     Attributes:
-        step: number of the step, at whose begin it happens.
+        step: number of the step in which it happens.
         kind: ``preempt``: the running request with this number, from the one admitted first, gives way;
-            ``evict_blocks``, ``evict_states``: so many idle blocks, idle checkpoints, of each rank are evicted;
+            ``evict_blocks``, ``evict_states``: so many idle blocks, idle checkpoints, of each rank are evicted, after
+            requests were admitted and before their states are restored;
             ``fail_saves``, ``fail_restores``: the first so many copies of the step fail, after they have spoilt
             their target; ``draft``: a request that decodes goes over so many more tokens, which are then rejected.
         number: see there; 0 or more.

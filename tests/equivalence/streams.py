@@ -56,24 +56,29 @@ def request_of(prompt: tuple[int, ...], num_outputs: int, seed: int, arrival: in
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[Request]:
-    """Two to six requests; many start with the same tokens, and some ask for what was asked before."""
+    """Three to seven requests; many start with the same tokens, and some ask for what was asked before."""
     roots = [tokens_of(24, seed) for seed in range(2)]
     made: list[Request] = []
-    for number in range(draw(st.integers(2, 6))):
-        root = roots[draw(st.integers(0, 3)) == 3]
+    for number in range(draw(st.integers(3, 7))):
+        root = roots[draw(st.integers(0, 5)) == 5]
         again = [*made[-1].prompt, *(made[-1].outputs or ())] if made and draw(st.booleans()) else root
         shared = tuple(again[: draw(st.integers(1, len(again)))])
         tail = tokens_of(draw(st.integers(0, 6)), 100 + number)
-        outputs, arrival = draw(st.integers(1, 5)), draw(st.integers(0, 12))
+        outputs, arrival = draw(st.integers(1, 5)), draw(st.sampled_from([0, 4, 9, 9, 16, 16]))
         made.append(request_of(shared + tail, outputs, 200 + number, arrival))
     return made
 
 
-def disturbances() -> st.SearchStrategy[list[Disturbance]]:
-    """Up to eight things that happen in the first steps."""
+@st.composite
+def disturbances(draw: st.DrawFn) -> list[Disturbance]:
+    """Up to eight things that happen in the first steps, and in half of the streams evictions in several in a row."""
     kinds = st.sampled_from(["preempt", "draft", "evict_blocks", "evict_states", "fail_saves", "fail_restores"])
     one: st.SearchStrategy[Any] = st.builds(Disturbance, st.integers(0, 24), kinds, st.integers(0, 3))
-    return st.lists(one, max_size=8)
+    found: list[Disturbance] = draw(st.lists(one, max_size=8))
+    if draw(st.booleans()):
+        first, kind = draw(st.integers(6, 18)), draw(st.sampled_from(["evict_states", "evict_states", "evict_blocks"]))
+        found += [Disturbance(step, kind, draw(st.integers(1, 3))) for step in range(first, first + 6)]
+    return found
 
 
 @st.composite
@@ -83,7 +88,7 @@ def streams(draw: st.DrawFn) -> Stream:
     block_size = draw(st.integers(1, 4))
     needed = max(blocks_needed(request.num_computed, block_size) for request in wanted)
     layers = draw(st.sampled_from(LAYERS))
-    num_slots = 1 + draw(st.integers(1, 12)) if "linear" in layers else 0
+    num_slots = 1 + draw(st.sampled_from([1, 3, 4, 5, 6, 9, 12])) if "linear" in layers else 0
     pool = PoolConfig(
         num_blocks=1 + needed + draw(st.integers(0, 12)),
         block_size=block_size,

