@@ -440,23 +440,25 @@ class LinearState(Machine):
 
     @theorem("the padding slot is never live, reserved or a checkpoint")
     def padding_unused(self) -> Bool:
+        padding = self.slots.ids.padding
         return forall(
-            StateSlot,
             Seq,
             Chain,
-            lambda x, q, k: implies(
-                self.slots.ids.padding == x, ~self.is_live(q, x) & ~self.reserved(q, x) & ~self.committed(x, k)
+            lambda q, k: (
+                implies(self.running.has(q), self.live[q] != padding)
+                & ~self.reserved(q, padding)
+                & implies(self.cached.has(k), self.entry[k] != padding)
             ),
         )
 
-    @theorem("no slot leaks: one that is neither live nor reserved nor a checkpoint is free")
+    @theorem("no slot leaks: one that is neither live nor reserved nor to be found under a key is free")
     def no_slot_leak(self) -> Bool:
         return forall(
             StateSlot,
             lambda x: implies(
                 self.slots.ids.usable.has(x)
-                & forall(Seq, lambda q: ~self.is_live(q, x) & ~self.reserved(q, x))
-                & forall(Chain, lambda k: ~self.committed(x, k)),
+                & forall(Seq, lambda q: ~(self.running.has(q) & (self.live[q] == x)) & ~self.reserved(q, x))
+                & forall(Chain, lambda k: ~(self.cached.has(k) & (self.entry[k] == x))),
                 self.slots.ids.free.has(x),
             ),
         )
@@ -483,7 +485,18 @@ class LinearState(Machine):
             ),
         )
 
-    @theorem("at whatever stage a sequence is, it can be ended: copies fail, reservations and the live slot go back")
+    @theorem("a match can be given up, unless the copy runs: then it may fail first")
+    def match_can_be_given_up(self) -> Bool:
+        return forall(
+            Seq,
+            lambda q: implies(
+                self.waiting.has(q),
+                (self.restoring.has(q) | possible(self.start_over)(q))
+                & implies(self.restoring.has(q), possible(self.restore_failed)(q)),
+            ),
+        )
+
+    @theorem("at whatever stage a sequence is, its slots can go back: copies fail, reservations end, the live one last")
     def can_be_ended(self) -> Bool:
         return forall(
             Seq,
@@ -491,24 +504,24 @@ class LinearState(Machine):
             lambda q, x: (
                 implies(self.reserved(q, x) & self.copying.has(x), possible(self.copy_failed)(q, x))
                 & implies(self.reserved(q, x) & ~self.copying.has(x), possible(self.abort)(q, x))
-                & implies(self.restoring.has(q), possible(self.restore_failed)(q))
                 & implies(
-                    self.running.has(q) & ~self.restoring.has(q) & forall(StateSlot, lambda y: ~self.reserved(q, y)),
+                    self.is_live(q, x) & ~self.restoring.has(q) & forall(StateSlot, lambda y: ~self.reserved(q, y)),
                     possible(self.release)(q),
                 )
             ),
         )
 
-    @theorem("a sequence that has been restored, or need not be, can go on, unless it is being saved")
+    @theorem("who has a live slot can go on, unless it has to be restored first or is being saved")
     def can_go_on(self) -> Bool:
         return forall(
             Seq,
+            StateSlot,
             Chain,
-            lambda q, c: implies(
-                self.running.has(q)
+            lambda q, x, c: implies(
+                self.is_live(q, x)
                 & ~self.waiting.has(q)
                 & self.longer(c, self.at[q])
-                & forall(StateSlot, lambda x: implies(self.copying.has(x), ~self.reserved(q, x))),
+                & forall(StateSlot, lambda y: ~(self.reserved(q, y) & self.copying.has(y))),
                 possible(self.step)(q, c),
             ),
         )

@@ -146,16 +146,6 @@ class Lru(Machine):
             & self.cache.blocks.free.has(old(self).cache.entry[key])
         )
 
-    @theorem("eviction leaves the order of the other keys alone", after=evict)
-    def evict_keeps_order(self, key: Chain) -> Bool:
-        return forall(
-            Chain,
-            Chain,
-            lambda a, b: implies(
-                (a != key) & (b != key), self.line.older.has((a, b)) == old(self).line.older.has((a, b))
-            ),
-        )
-
     @theorem("a matched key is the newest: of the keys in line it is the last to go", after=match)
     def matched_is_newest(self, key: Chain) -> Bool:
         return forall(Chain, lambda k: implies(self.cache.cached.has(k) & (k != key), self.line.older.has((k, key))))

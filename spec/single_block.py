@@ -88,13 +88,6 @@ class SingleBlock(Machine):
     def heir_is_owner(self, unit: Unit, heir: Owner) -> Bool:
         return self.ids.holders[unit].is_only(heir) & ~old(self).ids.free.has(unit)
 
-    @theorem("who has nothing to give back leaves nothing behind: every id is free when nobody owns one")
-    def drained(self) -> Bool:
-        return implies(
-            forall(Unit, Owner, lambda u, o: ~self.ids.holders[u].has(o)),
-            forall(Unit, lambda u: implies(self.ids.usable.has(u), self.ids.free.has(u))),
-        )
-
     @witness("an owner has two ids")
     def two_ids(self) -> Bool:
         return exists(

@@ -139,12 +139,12 @@ def test_while_a_copy_runs_it_has_to_fail_first() -> None:
 def test_a_release_that_keeps_the_slot_is_noticed() -> None:
     faulty = without("release", "self.slots.deallocate(self.live[seq], StateOwner.live(seq))")
     run = Run(faulty).do(*CHECKPOINT)
-    assert run.broken == {"live_running", "released_is_free"}
+    assert {"live_running", "released_is_free"} <= run.broken
 
 
 def test_a_match_without_a_slot_is_noticed() -> None:
     run = Run(without("match", "require(self.running.has(seq))")).do(*CHECKPOINT, ("match", "b", FOUR))
-    assert run.broken == {"waiting_pinned"}
+    assert "waiting_pinned" in run.broken
 
 
 # -- B08: admission refuses behind the match ---------------------------------------------------------------------------
