@@ -93,7 +93,7 @@ event write 1 n
 @pytest.mark.parametrize(
     ("text", "line", "what", "expected"),
     [
-        ("pool 3 block 2\nchapter nothing\nevent take a 1\n", 0, "unknown chapter 'nothing'", "one of blocks,"),
+        ("pool 3 block 2\nchapter nothing\nevent take a 1\n", 0, "unknown chapter 'nothing'", " blocks, "),
         ("pool 99 block 2\nevent take a 1\n", 0, "a pool of 99 blocks for events", "at most 64"),
         ("pool 3 block 2\nevent leap a 1\n", 2, "unknown event 'leap'", "one of take, mount"),
         ("pool 3 block 2\nevent take a\n", 2, "too few arguments of 'take'", "a number"),
