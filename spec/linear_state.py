@@ -446,7 +446,7 @@ class LinearState(Machine):
             Chain,
             lambda q, k: (
                 implies(self.running.has(q), self.live[q] != padding)
-                & ~self.reserved(q, padding)
+                & ~self.slots.ids.holders[padding].has(StateOwner.pending(q))
                 & implies(self.cached.has(k), self.entry[k] != padding)
             ),
         )

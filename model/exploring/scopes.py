@@ -34,10 +34,8 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "keys": "holders that are no sequences",
         "units": "single ids, padding included",
         "owners": "owners of single ids",
-        "slots": "recurrent-state slots, padding included; 1: there is no linear state",
+        "slots": "recurrent-state slots, padding included",
         "items": "items that stand in line",
-        "requests": "calls; the first needs one block, the second two, and so on",
-        "ranks": "data-parallel ranks, each with all of the above",
         "stride": "blocks from one boundary that can have a checkpoint to the next",
         "names": "names of adapters, salts and images",
         "versions": "versions of an adapter",
@@ -60,16 +58,13 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "single_block": "units=4,owners=2",
         "linear_state": "slots=5,seqs=2,len=1,tokens=1.2/1.3,block_size=2",
         "trim": "len=4,stride=2",
-        "admission": "blocks=4,holders=2,keys=1,requests=4",
-        "lifecycle": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,pins=1,units=2,slots=3,stride=1",
-        "pool": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,pins=1,units=2,slots=3,stride=1,ranks=2",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
 long as a table can be, that share their first block if they have more than one."""
 
-_PADDED: Final = ("blocks", "units")
-"""Words that count ids of which the first, 0, belongs to nobody, and where there must be another."""
+_PADDED: Final = ("blocks", "units", "slots")
+"""Words that count ids of which the first, 0, belongs to nobody."""
 
 _OPTIONAL: Final = ("pins",)
 """Words of what there need not be."""
@@ -288,8 +283,6 @@ class _World:
             "Single": list(range(size("units", 0))),
             "Owner": [f"owner{n}" for n in range(size("owners", 0))],
             "StateSlot": list(range(size("slots", 0))),
-            "Request": list(range(1, size("requests", 0) + 1)),
-            "Rank": list(range(size("ranks", 0))),
             "Item": [f"item{n}" for n in range(size("items", 0))],
         }
 
@@ -353,9 +346,6 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "nothing": lambda w: NOTHING,
     "covers": lambda w, chain, part: covers(chain, part),
     "longer": lambda w, chain, part: longer(chain, part),
-    "resumable": lambda w, chain: chain.full and (chain.depth + 1) % w.sizes["stride"] == 0,
-    "linear": lambda w: w.sizes["slots"] > 1,
-    "needs": lambda w, request: request,
     "spaced": lambda w, boundary: boundary % w.sizes["stride"] == 0 != boundary,
     "full": lambda w, chain: chain.full,
     "parent": lambda w, chain: chain.parent or NOTHING,
