@@ -44,6 +44,7 @@ DEEP: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "usage": ("blocks=5,holders=3,keys=3",),
         "prefix_cache": ("blocks=4,tokens=1/2/3",),
         "sequences": ("blocks=4,seqs=2", "blocks=3,seqs=2,len=2,tokens=1.2"),
+        "recency": ("items=5",),
         "single_block": ("units=6,owners=4",),
         "linear_state": ("slots=6,tokens=1.2", "slots=5,seqs=3,tokens=1.2"),
         "trim": ("len=6,stride=2",),
