@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from kvspec.model.compiled.text import Text, default_text
+from kvspec.model.compiled.text import Text, blank, stored
 from kvspec.model.compiled.touch import Check, Names, Query, Touches
 from kvspec.spec.language import SpecError
 from kvspec.spec.language import terms as T
@@ -151,12 +151,16 @@ class Events(Text):
         return made
 
     def start(self, term: Term) -> Callable[[], Any]:
-        """A function that gives what an init stores; a map must start with its default everywhere."""
+        """A function that gives what an init stores: in a map of sets, what is not blank everywhere."""
         if isinstance(term.sort, MapSort):
-            body = term.args[0] if term.op == "map_lambda" else None
-            blank = body is not None and (body.op in ("set_empty", "zero", "false") or body is T.num(0))
-            assert blank, f"init gives {term} a start that is not blank"
-            return dict
+            body = stored(term.args[0]) if term.op == "map_lambda" else None
+            if body is not None and (body.op == "set_empty" or blank(term) is not None):
+                return dict
+            assert body is not None and isinstance(body.sort, SetSort), f"init gives {term} no start at all keys"
+            key = self.fresh("key")
+            inner = {x: key if len(term.data) == 1 else f"{key}[{i}]" for i, x in enumerate(term.data)}
+            text = f"{{{key}: set({self.set_value(body, inner)}) for {key} in {self._all_keys(term.data)}}}"
+            return self._define("start", [], [f"return {text}"])
         text = self.set_value(term, {}) if isinstance(term.sort, SetSort) else self.expr(term, {})
         return self._define("start", [], [f"return {text}"])
 
@@ -244,8 +248,8 @@ class Events(Text):
             return [f"{change.variable}[0] = {new}"]
         lines = [f"{change.variable}[{change.key}] = {new}"]
         if old or change.inverse:
-            sort = cast(Sort, change.effect.args[0].sort)
-            before = f"old{change.number} = {change.variable}.get({change.key}, {default_text(sort)})"
+            blank_text = self.blank_text(change.effect.path, cast(Sort, change.effect.args[0].sort))
+            before = f"old{change.number} = {change.variable}.get({change.key}, {blank_text})"
             self._lines.append(before)
         if change.inverse:
             gone = _unindex(change.inverse, f"old{change.number}", change.key)

@@ -25,6 +25,27 @@ def default_text(sort: Sort) -> str:
     return "ABSENT" if value is ABSENT else repr(value)
 
 
+def blank(initial: Term) -> Term | None:
+    """The scalar that a map starts with at all keys, if it is one and the same."""
+    if initial.op != "map_lambda":
+        return None
+    body = stored(initial.args[0])
+    return None if not isinstance(body.sort, Sort) or body.free else body
+
+
+def stored(body: Term) -> Term:
+    """What a map holds that was just given a value under the keys at which it is read, or a rule for all."""
+    while body.op == "get" and body.args[0].op in ("store", "map_lambda"):
+        whole, keys = body.args[0], body.args[1:]
+        if whole.op == "map_lambda":
+            body = T.substitute(whole.args[0], dict(zip(whole.data, keys, strict=True)))
+        elif whole.args[1:-1] == keys:
+            body = whole.args[-1]
+        else:
+            break
+    return body
+
+
 def cannot_enumerate(sort: str) -> Iterable[Any]:
     """Stands where a statement would have to run through a sort that has no end."""
     raise TypeError(f"all values of sort {sort} are asked for; the statement needs a premise that bounds them")
@@ -66,6 +87,8 @@ class Text:
         for i, (path, value) in enumerate(statics.items()):
             self.static_names[path] = f"c{i}_{path[-1]}"
             self.space[self.static_names[path]] = value
+        self.blanks: dict[Path, Term] = {p: b for p, t in chapter.initial.items() if (b := blank(t)) is not None}
+        """What a map to scalars holds where nothing was stored, where its start says so."""
         self.indexes: dict[Path, str] = {}
         self._fresh = itertools.count()
         self._hoist: dict[Term, str] | None = None
@@ -180,7 +203,11 @@ class Text:
             case "ite":
                 yes, no = (T.make("get", (part, *keys), sort) for part in m.args[1:])
                 return f"({self.expr(yes, env)} if {self.expr(m.args[0], env)} else {self.expr(no, env)})"
-        return f"{self.names[m.data]}.get({self._tuple(keys, env)}, {default_text(sort)})"
+        return f"{self.names[m.data]}.get({self._tuple(keys, env)}, {self.blank_text(m.data, sort)})"
+
+    def blank_text(self, path: Path, sort: Sort) -> str:
+        """The text of what a map holds where nothing was stored."""
+        return self.expr(self.blanks[path], {}) if path in self.blanks else default_text(sort)
 
     def set_value(self, s: Term, env: Mapping[Term, str]) -> str:
         """The set itself, not to be changed."""
