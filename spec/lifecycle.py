@@ -377,6 +377,20 @@ class Lifecycle(Machine):
         inherit(self.state.start_over)(seq)
         self.astray.discard(seq)
 
+    @event
+    def give_back(self, seq: Seq) -> None:
+        """A block behind all that is computed is given back (truncate)."""
+        require(self.is_idle(seq))
+        require(~self.kv.size[seq].is_zero())
+        require(self.behind(seq, self.kv.size[seq].prev()))
+        self.kv.drop(seq)
+
+    @event
+    def copy_on_write(self, seq: Seq, index: Index, target: Block) -> None:
+        """A block that others hold and that would be overwritten is replaced by a copy, before a call takes more."""
+        require(self.is_idle(seq))
+        inherit(self.kv.copy_on_write)(seq, index, target)
+
     # -- keys and others -----------------------------------------------------------------------------------------
 
     @event

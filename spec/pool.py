@@ -255,6 +255,18 @@ class Pool(Machine):
         require(self.placed.has(seq))
         inherit(self.at(seq).restart)(seq)
 
+    @event
+    def give_back(self, seq: Seq) -> None:
+        """A block behind all that is computed is given back (truncate)."""
+        require(self.placed.has(seq))
+        inherit(self.at(seq).give_back)(seq)
+
+    @event
+    def copy_on_write(self, seq: Seq, index: Index, target: Block) -> None:
+        """A block that others hold and that would be overwritten is replaced by a copy, before a call takes more."""
+        require(self.placed.has(seq))
+        inherit(self.at(seq).copy_on_write)(seq, index, target)
+
     # -- keys and others ----------------------------------------------------------------------------------------------
 
     @event
