@@ -15,6 +15,7 @@ from kvspec.impl.worker.engine import Engine, NoProgressError, fits
 from kvspec.impl.worker.model import HybridModel, ModelConfig
 from kvspec.impl.worker.reference import reference_logits
 from kvspec.impl.worker.stream import Counts, EngineConfig, Request
+from kvspec.impl.worker.threads import one_thread
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.workload import GRANULE
 from kvspec.model.workload import Request as TraceRequest
@@ -87,7 +88,7 @@ def replay_worker(workload: str, trace: Sequence[TraceRequest], sizes: Sizes, re
         body = {"workload": workload, "verdict": verdict, "report": report}
         result.write("replay-worker", body, exit=exit_for([verdict]), complete=verdict != "interrupted")
 
-    with on_interrupt(lambda: write("interrupted")):
+    with on_interrupt(lambda: write("interrupted")), one_thread():
         verdict = _run(report, requests, numbers)
     describe(report, verdict)
     write(verdict)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from kvspec.impl.worker.compare import TOLERANCE, differences
 from kvspec.impl.worker.engine import Engine
 from kvspec.impl.worker.reference import reference_logits
+from kvspec.impl.worker.threads import one_thread
 
 
 def apart(engine: type[Engine], stream: Stream) -> float:
@@ -65,4 +66,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_thread():
+        main()
