@@ -38,7 +38,7 @@ def judged_by(text: Chapter) -> str | None:
     """What the torch manager is said to break by a judge who follows a text of chapter `sequences`."""
     from kvspec.cli.targets import load_target
     from kvspec.model.conform import ConformOptions, conform
-    from kvspec.model.operations import following
+    from kvspec.model.executable import following
 
     with following(text):
         report = conform(load_target("torch"), ConformOptions(operations=OPERATIONS, shrink_seconds=0))

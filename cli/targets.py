@@ -10,13 +10,15 @@ from importlib import import_module
 from typing import Any, Final, cast
 
 from kvspec.cli.errors import fail_input
-from kvspec.model.conformance import MakeTarget, TargetError, missing_parts
+from kvspec.model.conformance import MakeTarget, PoolConfig, Target, TargetError, missing_parts
 
 OWN: Final = {
     "torch": "kvspec.impl.target:TorchTarget",
     "pool": "kvspec.impl.pool_target:TorchPoolTarget",
-    "model": "kvspec.model.reference:ModelTarget",
+    "model": "kvspec.model.reference:model_target",
 }
+OF_POOLS: Final = {"torch": "pool"}
+"""Who takes the pools of ranks in the place of a target of managers."""
 
 
 def load_target(name: str) -> MakeTarget:
@@ -25,6 +27,19 @@ def load_target(name: str) -> MakeTarget:
     Raises:
         InputError: there is no such module or attribute, or it does not follow the protocol.
     """
+    if name in OF_POOLS:
+        return _by_config(_load(name), _load(OF_POOLS[name]))
+    return _load(name)
+
+
+def _by_config(manager: MakeTarget, pool: MakeTarget) -> MakeTarget:
+    def make(config: PoolConfig) -> Target:
+        return pool(config) if config.is_pool else manager(config)
+
+    return make
+
+
+def _load(name: str) -> MakeTarget:
     path = OWN.get(name, name)
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):

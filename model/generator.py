@@ -16,7 +16,8 @@ from typing import Final, Protocol, TypeVar
 
 import kvspec.model.operations as ops
 from kvspec.model.conformance import Capability, Context, PoolConfig
-from kvspec.model.operations import AnyOperation, Pool, Request
+from kvspec.model.executable import AnyPool, Request
+from kvspec.model.operations import AnyOperation
 
 T = TypeVar("T")
 
@@ -154,7 +155,7 @@ class Generator:
         self,
         source: Source,
         config: PoolConfig,
-        pool: Pool,
+        pool: AnyPool,
         capabilities: frozenset[Capability],
         kind: Kind = Kind.VALID,
         measure: int | None = None,

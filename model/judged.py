@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator
 
-from kvspec.model.acceptor import Acceptor
+from kvspec.model.acceptor import judge_of
 from kvspec.model.conformance import MakeTarget, PoolConfig, checked_target
 from kvspec.model.promises import Violation
 from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics
@@ -46,7 +46,7 @@ class JudgedReplay:
         sweep_steps: int = 1000,
         on_step: Callable[[ReplayStatistics], None] = lambda statistics: None,
     ) -> None:
-        self.acceptor = Acceptor(checked_target(make_target, config), config, every=0)
+        self.acceptor = judge_of(checked_target(make_target, config), config, every=0)
         self.sweeps = 0
         self.violation: Violation | None = None
         self._sweep_steps, self._on_step = sweep_steps, on_step

@@ -23,6 +23,9 @@ class Family(StrEnum):
     USAGE = "usage"
     PROGRESS = "progress"
     CONTENT = "content"
+    STATE_POSITION = "state_position"
+    RANK = "rank"
+    UNITS = "units"
     MISUSE = "misuse"
     INVARIANT = "invariant"
 
@@ -30,7 +33,7 @@ class Family(StrEnum):
 PROMISES: Final[Mapping[Family, str]] = {
     Family.PARTITION: "every usable block is free or held, never both; free lists, counters and evictions agree",
     Family.HOLDERS: "each block has exactly the holders that took it: tables, the cache and outside handles",
-    Family.RESERVED: "block 0 is padding: it is never free and never handed out",
+    Family.RESERVED: "block 0 is padding: it is never free and never handed out; nor is single block 0, nor slot 0",
     Family.MAP_TRUTH: "tables and the cache say where things are: a hit is the longest published prefix, no more",
     Family.PUBLISH_AFTER_WRITE: "a block gets a key only by its owner's call, and only after all of it was written",
     Family.NO_REUSE_WHILE_USED: "a block that somebody holds is not handed out, and not evicted",
@@ -41,6 +44,9 @@ PROMISES: Final[Mapping[Family, str]] = {
     Family.USAGE: "the used blocks are those that at least one sequence holds",
     Family.PROGRESS: "a refusal has a cause: what evicting idle blocks can give is granted, and granted room is there",
     Family.CONTENT: "a computed token reads as what was computed for it, wherever its block is",
+    Family.STATE_POSITION: "a recurrent state is that of exactly the computed tokens; a hit ends where one can be had",
+    Family.RANK: "a sequence gets the rank with the most free blocks and keeps it; no call for it changes another rank",
+    Family.UNITS: "tokens, blocks and strides are not mixed up: tables have the blocks that were asked for and no more",
     Family.MISUSE: "calls that make no sense raise MisuseError, legal calls are answered, and nothing crashes",
     Family.INVARIANT: "every invariant of the specification holds after each step",
 }
@@ -48,6 +54,9 @@ PROMISES: Final[Mapping[Family, str]] = {
 
 CHECKS: Final[Mapping[str, str]] = {
     "cached_keys": "the keys that the target shows are those that were published and not dropped, at their blocks",
+    "checkpoint_key": "a checkpoint is found under the key of the tokens whose state it is",
+    "checkpoint_lost": "a checkpoint can be matched until it is evicted",
+    "checkpoint_saved": "only what was saved, and whose copy is done, can be matched",
     "computed": "the number of computed tokens is that of the tokens written",
     "content": "a token reads as what was written for it",
     "copy_on_write": "room that was granted is in blocks of one's own, where something would be overwritten",
@@ -64,11 +73,14 @@ CHECKS: Final[Mapping[str, str]] = {
     "hit_length": "a hit is a multiple of the block size, and within hit_limit",
     "hit_longest": "a hit is as long as the published prefix",
     "hit_unpublished": "a hit is no longer than the published prefix",
+    "isolation": "no call for a sequence changes anything of another rank",
     "legal_call_refused": "a call that makes sense is not answered with an error",
     "padding_free": "block 0 is not free",
     "padding_handed_out": "block 0 is in no table",
     "publish": "only a block that is full and written is published",
     "published": "cache and deallocate publish every full computed block",
+    "rank_given": "a sequence that was granted room has a rank, one that there is",
+    "rank_kept": "a sequence keeps its rank until it ends, and has none after a first call that was refused",
     "ref_count": "the reference count of a block is the number of its holders",
     "refusal_changes_nothing": "after a refusal everything looks as before",
     "refused_for_cause": "allocate is refused only if free and idle blocks together are too few",
@@ -76,10 +88,21 @@ CHECKS: Final[Mapping[str, str]] = {
     "removed_was_stored": "only a key that is there can be removed",
     "reset_forgets": "a reset drops every key",
     "reset_refused": "a reset is refused only while blocks are in use",
+    "room_exact": "a table has no more blocks than were asked for, or hit",
     "room_granted": "after a granted allocate the table is long enough",
+    "save_for_cause": "a save is refused only where no checkpoint makes sense, or no slot can be had",
+    "save_once": "a save is refused where a checkpoint of the same tokens exists or is on the way",
+    "save_position": "a checkpoint is of one token or more, at a multiple of the stride",
+    "save_slot": "a save takes one free slot, or that of a checkpoint that gives way",
+    "state": "the live slot holds the state behind the computed tokens",
     "stored_by_owner": "a key is entered only by cache or deallocate of a sequence that has the block",
     "table": "the block table is what the calls so far have made of it",
     "table_kept": "allocate takes no block away",
+    "trim_short": "a hit is kept as far as the policy allows",
+    "trim_unrestorable": "a hit is kept only up to where its state can be restored",
+    "truncate_position": "a sequence goes on where its state can be restored, or from the beginning",
+    "unit_given": "a sequence that was granted room has a single block and, with linear state, a live slot",
+    "unit_kept": "a sequence keeps its single block and its live slot until it gives all back",
     "used_count": "the counter of used blocks is the number of blocks that sequences hold",
 }
 """What each check demands that is not an event or invariant of the specification."""
@@ -119,6 +142,26 @@ STEP_FAMILIES: Final = {
     "publish": Family.PUBLISH_AFTER_WRITE,
     "copy_on_write": Family.NO_REUSE_WHILE_USED,
     "drop": Family.HOLDERS,
+    "hold": Family.HOLDERS,
+    "unhold": Family.HOLDERS,
+}
+
+POOL_CHAPTER: Final = "pool"
+"""The chapter whose events explain what a pool of ranks does."""
+
+POOL_STEP_FAMILIES: Final = {
+    "choose_rank": Family.RANK,
+    "take_single": Family.NO_REUSE_WHILE_USED,
+    "take_slot": Family.NO_REUSE_WHILE_USED,
+    "mount": Family.MAP_TRUTH,
+    "grow": Family.NO_REUSE_WHILE_USED,
+    "copy_on_write": Family.NO_REUSE_WHILE_USED,
+    "give_back": Family.HOLDERS,
+    "write": Family.EXCLUSIVE_WRITER,
+    "reserve": Family.NO_REUSE_WHILE_USED,
+    "publish": Family.PUBLISH_AFTER_WRITE,
+    "evict": Family.NO_REUSE_WHILE_USED,
+    "evict_state": Family.NO_REUSE_WHILE_USED,
     "hold": Family.HOLDERS,
     "unhold": Family.HOLDERS,
 }

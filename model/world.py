@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kvspec.model.conformance import Context
+from kvspec.model.conformance import Context, PoolConfig
 from kvspec.spec.language.terms import Path
 
 TOKEN_BYTES: Final = 8
@@ -83,7 +83,7 @@ class Chains:
         return Chain(parent, context, tokens, depth, False, 0) if tokens else NOTHING
 
     def statics(self, num_blocks: int) -> dict[Path, Any]:
-        """The static words of the chapter `sequences`, for a pool of this size."""
+        """The static words of the chapter `sequences`, for a manager of this size."""
         blocks = ("cache", "blocks")
         return {
             (*blocks, "padding"): 0,
@@ -94,6 +94,24 @@ class Chains:
             ("parent",): lambda c: c.parent or NOTHING,
             ("depth",): lambda c: c.depth,
         }
+
+
+def pool_statics(chains: Chains, config: PoolConfig) -> dict[Path, Any]:
+    """The static words of the chapter `pool`; all ranks are of one size."""
+    stride = config.stride
+    ranks: dict[Path, Any] = {("ranks", "kv", *path): word for path, word in chains.statics(config.num_blocks).items()}
+    sizes = {("single",): config.num_single_blocks, ("state", "slots"): config.num_state_slots}
+    for path, size in sizes.items():
+        ranks["ranks", *path, "ids", "padding"] = 0
+        ranks["ranks", *path, "ids", "usable"] = frozenset(range(1, size))
+    return ranks | {
+        ("ranks", "state", "nothing"): NOTHING,
+        ("ranks", "state", "longer"): longer,
+        ("ranks", "linear"): config.has_linear_state,
+        ("ranks", "resumable"): lambda c: (
+            isinstance(c, Chain) and c.full and (c.depth + 1) * config.block_size % stride == 0
+        ),
+    }
 
 
 def covers(chain: Any, part: Any) -> bool:

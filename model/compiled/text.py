@@ -245,7 +245,13 @@ class Text:
         return f"{self.names[m.data]}.get({self._tuple(keys, env)}, EMPTY)"
 
     def _comprehension(self, s: Term, env: Mapping[Term, str]) -> str:
-        clauses, inner = self.plan(s.data, list(literals(s.args[0])), env)
+        parts = list(literals(s.args[0]))
+        clauses, inner = self.plan(s.data, parts, env)
+        either = next((p for p in parts if p.op == "or"), None)
+        if either is not None and any("cannot_enumerate(" in c for c in clauses):
+            cases = (T.conj(one if p is either else p for p in parts) for one in either.args)
+            united = (self._comprehension(T.make("set_lambda", (c,), s.sort, s.data), env) for c in cases)
+            return f"({' | '.join(united)})"
         return f"{{{self._tuple(s.data, inner)} {' '.join(clauses)}}}"
 
     def _has(self, s: Term, element: Sequence[Term], env: Mapping[Term, str]) -> str:

@@ -50,6 +50,9 @@ def violations(statement: Statement) -> list[Query]:
         elif term.op == "and":
             for part in term.args:
                 split(part, variables)
+        elif term.op == "iff" and all(part.op == "has" for part in term.args):
+            split(T.implies(*term.args), variables)  # one membership is enough to find where they could differ
+            split(T.implies(*reversed(term.args)), variables)
         else:
             found.append(Query(statement, variables, tuple(literals(T.neg(term)))))
 

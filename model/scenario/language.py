@@ -23,6 +23,15 @@ MAX_CELLS: Final = 2**24
 token cells of the pool."""
 
 
+POOL_SIZES: Final = {
+    "ranks": "num_ranks",
+    "single": "num_single_blocks",
+    "slots": "num_state_slots",
+    "interval": "checkpoint_interval",
+}
+"""Words of the pool line that a number follows, and what they mean."""
+
+
 class ScenarioError(ValueError):
     """A scenario that cannot be read.
 
@@ -49,6 +58,10 @@ class Hit(Check, frozen=True):
     num_tokens: int
 
 
+class Saved(Check, frozen=True):
+    """The previous ``save`` or ``save_start`` was done."""
+
+
 class Granted(Check, frozen=True):
     """The previous operation was done."""
 
@@ -62,21 +75,65 @@ class Error(Check, frozen=True):
 
 
 class Free(Check, frozen=True):
-    """So many blocks are free."""
+    """So many blocks are free, on one rank or on all together."""
 
     num_blocks: int
+    rank: int | None = None
 
 
 class Used(Check, frozen=True):
-    """So many blocks are held by sequences."""
+    """So many blocks are held by sequences, on one rank or on all together."""
 
     num_blocks: int
+    rank: int | None = None
 
 
 class Keys(Check, frozen=True):
-    """So many keys can be matched."""
+    """So many keys can be matched, on one rank or on all together."""
 
     num_keys: int
+    rank: int | None = None
+
+
+class Singles(Check, frozen=True):
+    """So many single blocks are free, on one rank or on all together."""
+
+    num_singles: int
+    rank: int | None = None
+
+
+class Slots(Check, frozen=True):
+    """So many state slots are free, on one rank or on all together."""
+
+    num_slots: int
+    rank: int | None = None
+
+
+class Checkpoints(Check, frozen=True):
+    """So many checkpoints can be matched, on one rank or on all together."""
+
+    num_checkpoints: int
+    rank: int | None = None
+
+
+class OnRank(Check, frozen=True, tag="rank"):
+    """The sequence has this rank, or none."""
+
+    seq: str
+    number: int | None
+
+
+class Waiting(Check, frozen=True):
+    """The sequence waits for its state to be restored."""
+
+    seq: str
+
+
+class State(Check, frozen=True):
+    """The live slot of the sequence holds the state behind so many of its tokens."""
+
+    seq: str
+    num_tokens: int
 
 
 class Blocks(Check, frozen=True):

@@ -45,8 +45,12 @@ _WORDS: Final[Mapping[str, str]] = {
 OPERATION_WORDS: Final = frozenset(
     {"START", "ALLOCATE_SHARED", "ALLOCATE", "APPEND", "WRITE", "CACHE", "DEALLOCATE", "PREEMPT", "ABORT"}
     | {"FORK", "TRUNCATE", "EVICT", "RESET", "HOLD", "RELEASE", "CLOSE"}
+    | {"SAVE", "SAVE_START", "SAVE_DONE", "SAVE_FAILED"}
+    | {"RESTORE", "RESTORE_START", "RESTORE_DONE", "RESTORE_FAILED"}
 )
 """Terminals of the words that operations begin with."""
+_AFTERWARDS: Final = (la.Granted, la.Saved, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)
+"""Checks of what was done before them."""
 _UNPRINTABLE: Final = re.compile(r"[^\t\r\n\x20-\x7e\x80-\U0010ffff]")
 
 
@@ -167,7 +171,7 @@ class _Reader:
     def _checks_have_a_subject(self, lines: tuple[la.Line, ...], done: bool) -> None:
         """A check of what was done stands behind something that was done, or behind a given state."""
         for line in lines:
-            if not done and isinstance(line.item, (la.Granted, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)):
+            if not done and isinstance(line.item, _AFTERWARDS):
                 what = "a check of what was done before anything was"
                 raise ScenarioError(self.name, line.number, 1, what, "an operation or event before it")
             done = done or not isinstance(line.item, la.Check) or isinstance(line.item, la.Drained)
@@ -175,21 +179,43 @@ class _Reader:
     def _pool(self, tree: Node) -> PoolConfig:
         _, blocks, _, size, *options = tree.children
         num_blocks, block_size = self._count(blocks), self._count(size)
-        words = [str(option) for option in options]
-        if len(set(words)) != len(words):
-            self.fail(options[-1], f"'{words[-1]}' twice", "each option once")
+        words = self._pool_options([o for o in options if isinstance(o, Tree)])
         if num_blocks < 2:
             self.fail(blocks, f"a pool of {num_blocks} blocks", "at least 2 (block 0 is padding)")
         if block_size < 1:
             self.fail(size, f"blocks of {block_size} tokens", "at least 1")
         if num_blocks * block_size > la.MAX_CELLS:
             self.fail(blocks, f"a pool of {num_blocks * block_size} token cells", f"at most {la.MAX_CELLS}")
-        return PoolConfig(
-            num_blocks=num_blocks,
-            block_size=block_size,
-            enable_prefix_cache="no-cache" not in words,
-            sanitizer="sanitizer" in words,
-        )
+        sizes = {field: words[word] for word, field in la.POOL_SIZES.items() if word in words}
+        places = sum(sizes.get(f, 0) for f in ("num_single_blocks", "num_state_slots")) + num_blocks * block_size
+        if places * sizes.get("num_ranks", 1) > la.MAX_CELLS:
+            self.fail(tree, "a pool of so many ranks, blocks and slots", f"at most {la.MAX_CELLS} cells in all")
+        try:
+            return PoolConfig(
+                num_blocks=num_blocks,
+                block_size=block_size,
+                enable_prefix_cache="no-cache" not in words,
+                sanitizer="sanitizer" in words,
+                trim="deepest" if "deepest" in words else "contiguous",
+                **sizes,
+            )
+        except ValueError as error:
+            field, _, rest = str(error).partition(": ")
+            found, _, expected = rest.partition(", expected ")
+            name = next((word for word, known in la.POOL_SIZES.items() if known == field), field)
+            self.fail(tree, f"'{name}' is {found}", expected)
+
+    def _pool_options(self, options: list[Node]) -> dict[str, int]:
+        """Words behind the block size, with their numbers."""
+        words: dict[str, int] = {}
+        for option in options:
+            word = str(option.children[0])
+            if word in words:
+                self.fail(option, f"'{word}' twice", "each option once")
+            words[word] = self._count(option.children[1]) if len(option.children) > 1 else 0
+        if "contiguous" in words and "deepest" in words:
+            self.fail(options[-1], "two policies", "contiguous or deepest")
+        return words
 
     def _line(self, tree: Node) -> la.Line:
         if tree.data == "expect":
@@ -215,7 +241,13 @@ class _Reader:
             return self._violation(children)
         if tree.data == "broken":
             return la.BrokenInvariant(str(children[0]))
-        return _CHECKS[tree.data](*(self._text(c) if _is_name(c) else self._count(c) for c in children))
+        if tree.data == "rank":
+            name, number = children
+            if _is_name(number) and self._text(number) != "none":
+                self.fail(number, f"rank '{self._text(number)}'", "a number, or none")
+            return la.OnRank(self._text(name), None if _is_name(number) else self._count(number))
+        given = [c for c in children if c is not None and (_is_name(c) or c.type == "INT")]
+        return _CHECKS[tree.data](*(self._text(c) if _is_name(c) else self._count(c) for c in given))
 
     def _violation(self, children: list[Any]) -> la.Check:
         family, _, rule = children
@@ -309,7 +341,7 @@ class _Reader:
         """An operation whose fields are names and numbers in their order."""
 
         def make(children: list[Any]) -> ops.Operation:
-            fields = [c for c in children if _is_name(c) or c.type == "INT"]
+            fields = [c for c in children if c is not None and (_is_name(c) or c.type == "INT")]
             return kind(*(self._text(c) if _is_name(c) else self.number(c) for c in fields))
 
         return make
@@ -336,6 +368,10 @@ def _write(reader: _Reader, children: list[Any]) -> ops.Operation:
     return ops.Write.of((reader._text(s), reader.number(n)) for s, n in zip(found[::2], found[1::2], strict=True))
 
 
+def _finish(kind: Callable[[str, bool], ops.Operation], ok: bool) -> Callable[[_Reader, list[Any]], ops.Operation]:
+    return lambda reader, children: kind(reader._text(children[0]), ok)
+
+
 _OPERATIONS: Final[Mapping[str, Callable[[_Reader, list[Any]], ops.Operation]]] = {
     "start_sequence": _Reader.start,
     "append": _append,
@@ -352,6 +388,14 @@ _OPERATIONS: Final[Mapping[str, Callable[[_Reader, list[Any]], ops.Operation]]] 
     "reset": _plain(ops.Reset),
     "hold": _plain(ops.Hold),
     "release": _plain(ops.Release),
+    "save": _plain(ops.Save),
+    "save_start": _plain(ops.SaveStart),
+    "save_done": _finish(ops.SaveFinish, True),
+    "save_failed": _finish(ops.SaveFinish, False),
+    "restore": _plain(ops.Restore),
+    "restore_start": _plain(ops.RestoreStart),
+    "restore_done": _finish(ops.RestoreFinish, True),
+    "restore_failed": _finish(ops.RestoreFinish, False),
     "close": _plain(ops.Close),
 }
 _CHECKS: Final[Mapping[str, type[la.Check]]] = {
@@ -362,6 +406,12 @@ _CHECKS: Final[Mapping[str, type[la.Check]]] = {
     "free": la.Free,
     "used": la.Used,
     "keys": la.Keys,
+    "singles": la.Singles,
+    "slots": la.Slots,
+    "checkpoints": la.Checkpoints,
+    "waiting": la.Waiting,
+    "state": la.State,
+    "saved": la.Saved,
     "blocks": la.Blocks,
     "computed": la.Computed,
     "shared": la.Shared,

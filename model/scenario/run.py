@@ -8,8 +8,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kvspec.model import operations as ops
-from kvspec.model.acceptor import Acceptor
+from kvspec.model.acceptor import PoolAcceptor, judge_of
+from kvspec.model.acceptor.judging import View
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, checked_target
+from kvspec.model.executable import Part
 from kvspec.model.promises import Violation
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.show import model_state, target_state
@@ -80,12 +82,16 @@ class Seen(NamedTuple):
     observed: bool = True
 
 
+Count = Callable[[View, Part], int]
+"""What is counted on a rank: from what the target shows, or from the model."""
+
+
 class OperationRun:
     """One run of a scenario of operations."""
 
     def __init__(self, scenario: la.Scenario, make_target: MakeTarget) -> None:
         self.scenario = scenario
-        self.acceptor = Acceptor(checked_target(make_target, scenario.config), scenario.config)
+        self.acceptor = judge_of(checked_target(make_target, scenario.config), scenario.config)
         self.results: list[LineResult] = []
         self.outcome = ""
         self.value: Any = None
@@ -157,6 +163,8 @@ class OperationRun:
                 return f"evicted {value}"
             case ops.Allocate() | ops.Reset():
                 return "granted" if value else "refused"
+            case ops.Save() | ops.SaveStart():
+                return "saved" if value else "refused"
         return "done"
 
     def _drain(self) -> str:
@@ -181,6 +189,10 @@ class OperationRun:
             case la.Refused() | la.Error():
                 wanted = "refused" if isinstance(check, la.Refused) else "error"
                 return Seen(self.outcome == wanted, self.outcome)
+            case la.Saved():
+                return Seen(self.outcome == "saved", self.outcome)
+            case la.OnRank() | la.Waiting() | la.State():
+                return self._resource(check)
             case la.Hit():
                 hit = self.hits.get(check.seq)
                 return Seen(hit == check.num_tokens, "no allocate_shared" if hit is None else f"{hit}")
@@ -199,28 +211,72 @@ class OperationRun:
         return Seen(found == wanted, f"{found}", observed)
 
     def _measure(self, check: la.Check) -> tuple[int, int, bool]:
-        acceptor, pool, target = self.acceptor, self.acceptor.pool, self.acceptor.target
+        acceptor, target = self.acceptor, self.acceptor.target
         match check:
             case la.Free():
                 if acceptor.sees(Capability.FREE_IDS):
-                    return check.num_blocks, len(target.free_ids()), True
+                    return check.num_blocks, self._total(check.rank, lambda view, _: len(view.free_ids())), True
                 seen = acceptor.sees(Capability.FREE_COUNT)
-                return check.num_blocks, target.free_count() if seen else len(pool.free), seen
+                count: Count = lambda view, part: view.free_count() if seen else len(part.free)  # noqa: E731
+                return check.num_blocks, self._total(check.rank, count), seen
             case la.Used():
                 seen = acceptor.sees(Capability.USED_COUNT)
-                return check.num_blocks, target.used_count() if seen else pool.used, seen
+                count = lambda view, part: view.used_count() if seen else part.used  # noqa: E731
+                return check.num_blocks, self._total(check.rank, count), seen
             case la.Keys():
                 seen = acceptor.sees(Capability.CACHED_KEYS)
-                return check.num_keys, len(target.cached()) if seen else len(pool.cached), seen
+                count = lambda view, part: len(view.cached() if seen else part.cached)  # noqa: E731
+                return check.num_keys, self._total(check.rank, count), seen
             case la.References():
-                block = target.block_table(check.seq)[check.index]
+                block, rank = target.block_table(check.seq)[check.index], acceptor.rank_of(check.seq)
                 seen = acceptor.sees(Capability.REF_COUNTS)
-                return check.num_holders, target.ref_count(block) if seen else len(pool.holders[block]), seen
+                known = len(acceptor.part(rank).holders[block])
+                return check.num_holders, acceptor.views[rank].ref_count(block) if seen else known, seen
             case la.Blocks():
                 return check.num_blocks, len(target.block_table(check.seq)), True
             case la.Computed():
                 return check.num_tokens, target.num_computed(check.seq), True
+            case la.Singles():
+                return check.num_singles, self._units(check.rank, "free_single_blocks"), True
+            case la.Slots():
+                return check.num_slots, self._units(check.rank, "free_state_slots"), True
+            case la.Checkpoints():
+                return check.num_checkpoints, self._units(check.rank, "checkpoints"), True
         raise AssertionError(f"no meaning for {check!r}")
+
+    def _ranks(self, rank: int | None) -> Sequence[int]:
+        """The rank that is asked about, or all."""
+        known = len(self.acceptor.views)
+        if rank is not None and rank >= known:
+            raise IndexError(f"there is no rank {rank}")
+        return range(known) if rank is None else [rank]
+
+    def _total(self, rank: int | None, count: Count) -> int:
+        acceptor = self.acceptor
+        return sum(count(acceptor.views[r], acceptor.part(r)) for r in self._ranks(rank))
+
+    def _units(self, rank: int | None, what: str) -> int:
+        """How many single blocks, slots or checkpoints there are."""
+        if not isinstance(self.acceptor, PoolAcceptor):
+            raise MisuseError("it is one manager, not a pool")
+        return sum(len(getattr(self.acceptor.target, what)(r)) for r in self._ranks(rank))
+
+    def _resource(self, check: la.OnRank | la.Waiting | la.State) -> Seen:
+        """A check of what a sequence has in a pool."""
+        acceptor = self.acceptor
+        if not isinstance(acceptor, PoolAcceptor):
+            return Seen(False, "it is one manager, not a pool")
+        if check.seq not in acceptor.pool.requests:
+            return Seen(False, f"{check.seq} is unknown")
+        match check:
+            case la.OnRank():
+                rank = acceptor.target.rank(check.seq)
+                return Seen(rank == check.number, "none" if rank is None else f"{rank}")
+            case la.Waiting():
+                waits = acceptor.pool.waits(check.seq)
+                return Seen(waits, "it waits" if waits else "it does not wait")
+            case la.State():
+                return _state(acceptor, check)
 
     def _compare(self, check: la.Shared | la.Apart) -> Seen:
         tables = []
@@ -232,6 +288,19 @@ class OperationRun:
         same = tables[0] == tables[1]
         shown = f"both have block {tables[0]}" if same else f"blocks {tables[0]} and {tables[1]}"
         return Seen(same == isinstance(check, la.Shared), shown)
+
+
+def _state(acceptor: PoolAcceptor, check: la.State) -> Seen:
+    """Whether the live slot holds the state behind so many tokens; a waiting sequence has none to be read."""
+    pool, seq = acceptor.pool, check.seq
+    if pool.slot(seq) is None or pool.waits(seq):
+        return Seen(False, f"{seq} {'waits' if pool.waits(seq) else 'has no live slot'}")
+    if check.num_tokens > len(pool.requests[seq].tokens):
+        return Seen(False, f"{seq} has {len(pool.requests[seq].tokens)} tokens")
+    seen = acceptor.sees(Capability.STATES)
+    found = acceptor.target.state(seq) if seen else acceptor.state_behind(seq, pool.requests[seq].computed)
+    holds = found == acceptor.state_behind(seq, check.num_tokens)
+    return Seen(holds, "it is" if holds else f"{pool.requests[seq].computed} tokens are computed", seen)
 
 
 def _error_expected(following: Sequence[la.Item]) -> bool:

@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvspec.model.acceptor import Acceptor
+from kvspec.model.acceptor import AnyAcceptor, PoolAcceptor
 from kvspec.model.conformance import Capability
+from kvspec.model.executable import AnyPool, RankedPool
 from kvspec.model.scenario.write import ranges, word
 from kvspec.model.world import Chain, chain_tokens
 
 _LIMIT: Final = 16
 
 
-def model_state(acceptor: Acceptor) -> list[str]:
+def model_state(acceptor: AnyAcceptor) -> list[str]:
     """What the spec's state is."""
     pool = acceptor.pool
-    lines = [f"free {_ids(pool.free)}"]
-    lines += [_sequence(seq, pool.table(seq), r.computed, len(r.tokens)) for seq, r in pool.requests.items()]
-    lines += [f"cached {chain_text(chain)} at {pool.entry[chain]}" for chain in _in_order(pool.cached)]
-    lines += [f"held {word(name)}: block {block}" for name, (_, block) in acceptor._handles.items()]
+    lines = [
+        line
+        for rank, part in enumerate(pool.parts())
+        for line in _rank(acceptor, rank, part.free, {chain: part.entry[chain] for chain in _in_order(part.cached)})
+    ]
+    if isinstance(pool, RankedPool):
+        lines += _units(pool)
+    lines += [
+        _sequence(seq, pool.table(seq), r.computed, len(r.tokens)) + _has(pool, seq) for seq, r in pool.requests.items()
+    ]
+    lines += [f"held {word(name)}: block {block}" for name, block in acceptor.handles.items()]
     return _cut(lines)
 
 
-def target_state(acceptor: Acceptor) -> list[str]:
+def _rank(acceptor: AnyAcceptor, rank: int, free: Iterable[int], cached: Mapping[Chain, int]) -> list[str]:
+    where = _at(acceptor, rank)
+    return [f"free {_ids(free)}{where}", *(f"cached {chain_text(c)} at {b}{where}" for c, b in cached.items())]
+
+
+def _at(acceptor: AnyAcceptor, rank: int) -> str:
+    return f" on rank {rank}" if acceptor.config.num_ranks > 1 else ""
+
+
+def _units(pool: RankedPool) -> Iterator[str]:
+    """Single blocks and slots of each rank."""
+    for rank in range(pool.config.num_ranks):
+        slots = f", free slots {_ids(pool.free_slots(rank))}" if pool.config.has_linear_state else ""
+        yield f"rank {rank}: free single blocks {_ids(pool.free_singles(rank))}{slots}"
+        saved = pool.checkpoints(rank)
+        yield from (f"rank {rank}: checkpoint {chain_text(c)} in slot {saved[c]}" for c in _in_order(saved))
+
+
+def _has(pool: AnyPool, seq: str) -> str:
+    """What a sequence has in a pool, beside its blocks."""
+    if not isinstance(pool, RankedPool) or pool.rank(seq) is None:
+        return ""
+    slot = f", slot {pool.slot(seq)}" if pool.slot(seq) is not None else ""
+    single = f", single block {pool.single(seq)}{slot}" if pool.is_in(seq) else ""
+    words = {"waits": pool.waits(seq), "is restored": pool.is_restoring(seq), "is saved": pool.is_saving(seq)}
+    return f"; rank {pool.rank(seq)}{single}" + "".join(f", {w}" for w, holds in words.items() if holds)
+
+
+def target_state(acceptor: AnyAcceptor) -> list[str]:
     """What the target shows; what it cannot show is left out."""
     lines: list[str] = []
-    for show in (_shown_free, _shown_counts, _shown_tables, _shown_keys):
+    for show in (_shown_ranks, _shown_units, _shown_sequences):
         try:
             lines += show(acceptor)
         except Exception as error:  # whatever a faulty target does when it is looked at
@@ -34,33 +70,49 @@ def target_state(acceptor: Acceptor) -> list[str]:
     return _cut(lines)
 
 
-def _shown_free(acceptor: Acceptor) -> list[str]:
-    if acceptor.sees(Capability.FREE_IDS):
-        return [f"free {_ids(acceptor.target.free_ids())}"]
-    return [f"free: {acceptor.target.free_count()} blocks"] if acceptor.sees(Capability.FREE_COUNT) else []
+def _shown_ranks(acceptor: AnyAcceptor) -> Iterator[str]:
+    for rank, view in enumerate(acceptor.views):
+        where = _at(acceptor, rank)
+        if acceptor.sees(Capability.FREE_IDS):
+            yield f"free {_ids(view.free_ids())}{where}"
+        elif acceptor.sees(Capability.FREE_COUNT):
+            yield f"free: {view.free_count()} blocks{where}"
+        if acceptor.sees(Capability.USED_COUNT):
+            yield f"used: {view.used_count()} blocks{where}"
+        if acceptor.sees(Capability.CACHED_KEYS):
+            for key, block in view.cached().items():
+                yield f"cached {_name(acceptor._chains.get(key), key)} at {block}{where}"
 
 
-def _shown_counts(acceptor: Acceptor) -> list[str]:
-    return [f"used: {acceptor.target.used_count()} blocks"] if acceptor.sees(Capability.USED_COUNT) else []
+def _shown_units(acceptor: AnyAcceptor) -> Iterator[str]:
+    if not isinstance(acceptor, PoolAcceptor):
+        return
+    target = acceptor.target
+    for rank in range(acceptor.config.num_ranks):
+        linear = acceptor.config.has_linear_state
+        slots = f", free slots {_ids(target.free_state_slots(rank))}" if linear else ""
+        yield f"rank {rank}: free single blocks {_ids(target.free_single_blocks(rank))}{slots}"
+        for key, slot in target.checkpoints(rank).items() if linear else ():
+            yield f"rank {rank}: checkpoint {_name(acceptor._chains.get(key), key)} in slot {slot}"
 
 
-def _shown_tables(acceptor: Acceptor) -> list[str]:
-    lines = []
+def _shown_sequences(acceptor: AnyAcceptor) -> Iterator[str]:
     for seq, request in acceptor.pool.requests.items():
         try:
             table, computed = acceptor.target.block_table(seq), acceptor.target.num_computed(seq)
+            has = _shown_resources(acceptor, seq)
         except Exception as error:
-            lines.append(f"{word(seq)}: {error}")
+            yield f"{word(seq)}: {error}"
         else:
-            lines.append(_sequence(seq, table, computed, len(request.tokens)))
-    return lines
+            yield _sequence(seq, table, computed, len(request.tokens)) + has
 
 
-def _shown_keys(acceptor: Acceptor) -> list[str]:
-    if not acceptor.sees(Capability.CACHED_KEYS):
-        return []
-    names: Callable[[bytes], str] = lambda key: _name(acceptor._chains.get(key), key)  # noqa: E731
-    return [f"cached {names(key)} at {block}" for key, block in acceptor.target.cached().items()]
+def _shown_resources(acceptor: AnyAcceptor, seq: str) -> str:
+    if not isinstance(acceptor, PoolAcceptor) or acceptor.target.rank(seq) is None:
+        return ""
+    target = acceptor.target
+    slot = target.state_slot(seq) if acceptor.config.has_linear_state else None
+    return f"; rank {target.rank(seq)}, single block {target.single_block(seq)}" + (f", slot {slot}" if slot else "")
 
 
 def chain_text(chain: Chain) -> str:

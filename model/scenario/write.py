@@ -53,6 +53,11 @@ def comment_lines(comment: str) -> list[str]:
 def pool_line(config: PoolConfig) -> str:
     """The line that makes the pool."""
     options = ["no-cache"] * (not config.enable_prefix_cache) + ["sanitizer"] * config.sanitizer
+    usual = PoolConfig(num_blocks=2, block_size=1)
+    for option, field in la.POOL_SIZES.items():
+        if (number := getattr(config, field)) != getattr(usual, field):
+            options.append(f"{option} {number}")
+    options += [config.trim] * (config.trim != "contiguous")
     return " ".join([f"pool {config.num_blocks} block {config.block_size}", *options])
 
 
@@ -67,8 +72,15 @@ def format_item(item: la.Item) -> str:
             return f"hold {word(item.seq)} {item.index} as {word(item.name)}"
         case ops.Write():
             return _join("write", *(f"{word(seq)} {count}" for seq, count in item.batch))
+        case ops.SaveFinish() | ops.RestoreFinish():
+            verb = _tag(item).removesuffix("finish")
+            return _join(f"{verb}{'done' if item.ok else 'failed'}", word(item.seq))
+        case ops.Evict():
+            return _join("evict", str(item.num_blocks), f"rank {item.rank}" if item.rank else "")
         case ops.Operation():
             return _join(_tag(item), *_fields(item))
+        case la.OnRank():
+            return _join("expect rank", word(item.seq), "none" if item.number is None else str(item.number))
         case la.Violated():
             return f"expect violation {item.family}" + (f"/{item.rule}" if item.rule else "")
         case la.BrokenInvariant():
@@ -145,8 +157,13 @@ def _tag(item: ops.Operation | la.Check) -> str:
 
 
 def _fields(item: ops.Operation | la.Check) -> list[str]:
-    values = (getattr(item, name) for name in item.__struct_fields__)
-    return [word(value) if isinstance(value, str) else str(value) for value in values]
+    found = []
+    for name in item.__struct_fields__:
+        value = getattr(item, name)
+        if value is not None:
+            text = word(value) if isinstance(value, str) else str(value)
+            found.append(f"rank {text}" if name == "rank" else text)
+    return found
 
 
 def _join(*parts: str) -> str:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import kvspec.model.operations as ops
 from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.executable import Pool
 from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
-from kvspec.model.operations import AnyOperation, Pool
+from kvspec.model.operations import AnyOperation
 from kvspec.model.shrink import Case, Shrinker, renamed, shrink, simpler
 
 POOL = PoolConfig(num_blocks=6, block_size=3)

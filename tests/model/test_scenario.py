@@ -11,6 +11,7 @@ from faulty.twins import build
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvspec.cli.targets import load_target
 from kvspec.impl.target import TorchTarget
 from kvspec.model import operations as ops
 from kvspec.model.conformance import Capability, Context, PoolConfig
@@ -53,15 +54,21 @@ operations = st.one_of(
     st.builds(ops.Write, names, numbers, st.lists(st.tuples(names, numbers), max_size=2).map(tuple)),
     st.builds(ops.Append, names, tokens),
     st.builds(ops.Fork, names, names),
-    st.builds(ops.Evict, numbers),
+    st.builds(ops.Evict, numbers, counts),
+    *(st.builds(kind, names) for kind in (ops.Save, ops.SaveStart, ops.Restore, ops.RestoreStart)),
+    *(st.builds(kind, names, st.booleans()) for kind in (ops.SaveFinish, ops.RestoreFinish)),
     st.builds(ops.Hold, names, numbers, names),
     st.builds(ops.Release, names),
     st.sampled_from([ops.Reset(), ops.Close()]),
 )
 checks = st.one_of(
-    st.sampled_from([la.Granted(), la.Refused(), la.Error(), la.Drained()]),
-    *(st.builds(kind, counts) for kind in (la.Free, la.Used, la.Keys, la.Evicted)),
-    *(st.builds(kind, names, counts) for kind in (la.Hit, la.Blocks, la.Computed)),
+    st.sampled_from([la.Granted(), la.Saved(), la.Refused(), la.Error(), la.Drained()]),
+    *(st.builds(kind, counts, st.none() | counts) for kind in (la.Free, la.Used, la.Keys)),
+    *(st.builds(kind, counts, st.none() | counts) for kind in (la.Singles, la.Slots, la.Checkpoints)),
+    st.builds(la.Evicted, counts),
+    *(st.builds(kind, names, counts) for kind in (la.Hit, la.Blocks, la.Computed, la.State)),
+    st.builds(la.OnRank, names, st.none() | counts),
+    st.builds(la.Waiting, names),
     *(st.builds(kind, names, names, counts) for kind in (la.Shared, la.Apart)),
     st.builds(la.References, names, counts, counts),
 )
@@ -71,6 +78,16 @@ configs = st.builds(
     block_size=st.integers(1, 100),
     enable_prefix_cache=st.booleans(),
     sanitizer=st.booleans(),
+) | st.builds(
+    PoolConfig,
+    num_blocks=st.integers(2, 1000),
+    block_size=st.integers(1, 100),
+    enable_prefix_cache=st.booleans(),
+    num_ranks=st.integers(1, 9),
+    num_single_blocks=st.integers(2, 99),
+    num_state_slots=st.sampled_from([0, 2, 5]),
+    checkpoint_interval=st.sampled_from([0, 1, 7]),
+    trim=st.sampled_from(["contiguous", "deepest"]),
 )
 last = st.lists(st.sampled_from([la.Violated("usage"), la.Violated("key", "equal_content_equal_key")]), max_size=1)
 
@@ -282,14 +299,15 @@ EXAMPLES = re.findall(r"^```kv *(\S*)\n(.*?)^```$", DOCS, flags=re.MULTILINE | r
 
 @pytest.mark.parametrize(("twin", "text"), EXAMPLES)
 def test_the_examples_of_the_page_run(twin: str, text: str) -> None:
-    result = run(text, build(twin) if twin else TorchTarget)
+    result = run(text, build(twin) if twin else load_target("torch"))
     assert result.passed, result.last
 
 
 def test_the_page_speaks_of_every_word() -> None:
     assert len(EXAMPLES) >= 5
-    for kind in (*Operation.__subclasses__(), *la.Check.__subclasses__()):
-        word = str(kind.__struct_config__.tag)
+    words = [str(kind.__struct_config__.tag) for kind in (*Operation.__subclasses__(), *la.Check.__subclasses__())]
+    for word in words:
+        word = word.replace("_finish", "_done")
         assert re.search(rf"`(expect )?{word}\b", DOCS), word
     (python,) = re.findall(r"^```python\n(.*?)^```$", DOCS, flags=re.MULTILINE | re.DOTALL)
     exec(compile(python, "docs/scenarios.md", "exec"), {})

@@ -1,0 +1,40 @@
+"""The acceptor: drives a target, looks at what it shows, and judges it by the spec.
+
+Whatever a target decides (which free block, which victim, which rank, when a key is dropped) is read from its
+observations and made as an event of the model; an event that the spec does not allow is the verdict. What is observed
+beyond that (free ids, counters, reference counts, keys, states, device contents) is compared with the model's state
+after each operation, or, in long runs, now and then.
+
+`judge_of` gives the judge for a target: an `Acceptor` for one manager, a `PoolAcceptor` for a pool of ranks.
+"""
+
+from __future__ import annotations
+
+from kvspec.model.acceptor.contents import context_start
+from kvspec.model.acceptor.manager import Acceptor
+from kvspec.model.acceptor.ranked import PoolAcceptor
+from kvspec.model.conformance import PoolConfig, Target
+from kvspec.model.executable import AnyPool, Pool, RankedPool
+
+AnyAcceptor = Acceptor | PoolAcceptor
+
+__all__ = ["Acceptor", "AnyAcceptor", "PoolAcceptor", "context_start", "judge_of"]
+
+
+def judge_of(
+    target: Target, config: PoolConfig, *, every: int = 1, watch: bool = True, pool: AnyPool | None = None
+) -> AnyAcceptor:
+    """The judge for a target, by the config that the target was made with.
+
+    Args:
+        target, config, every, watch: as for `Acceptor`.
+        pool: a new model of the right kind, where making one each time would take too long.
+
+    Raises:
+        TargetError: a pool of ranks does not show enough to be judged.
+    """
+    if config.is_pool:
+        assert pool is None or isinstance(pool, RankedPool)
+        return PoolAcceptor(target, config, every=every, watch=watch, pool=pool)
+    assert pool is None or isinstance(pool, Pool)
+    return Acceptor(target, config, every=every, watch=watch, pool=pool)

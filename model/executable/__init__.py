@@ -1,0 +1,16 @@
+"""The executable model: the state of a chapter, and for each operation the program of events that it is.
+
+`Pool` stands for one manager (chapter `sequences`), `RankedPool` for a pool of ranks (chapter `pool`). Every free
+choice (which block, which victim, which rank) is the caller's.
+"""
+
+from kvspec.model.executable.manager import Pool
+from kvspec.model.executable.part import Part
+from kvspec.model.executable.ranked import RankedPool, Way
+from kvspec.model.executable.request import Request
+from kvspec.model.executable.tables import Tables
+from kvspec.model.executable.texts import following
+
+AnyPool = Pool | RankedPool
+
+__all__ = ["AnyPool", "Part", "Pool", "RankedPool", "Request", "Tables", "Way", "following"]
