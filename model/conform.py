@@ -10,14 +10,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from enum import StrEnum
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 import kvspec.model.operations as ops
 from kvspec.model.acceptor import AnyAcceptor, judge_of
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PoolConfig, TargetError, checked_target
-from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
+from kvspec.model.generator import SHOW_EVICTION, Generator, Kind, RandomSource, pool_config, ranked_config
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
@@ -30,6 +31,14 @@ _LONG_LENGTHS: Final = (300, 2000)
 _LONG_RATE: Final = 0.05
 
 
+class Form(StrEnum):
+    """What is driven."""
+
+    BOTH = "both"
+    MANAGERS = "managers"
+    POOLS = "pools"
+
+
 class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to do.
 
@@ -38,7 +47,9 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         operations: how many; None for any number (then `seconds` must be given).
         seconds: for how long at most.
         kind: valid operations, wild ones, or both.
+        form: single managers, pools of ranks, or both, as far as the target can be made so.
         num_blocks, block_size: the same pool each time; by default mostly small ones of all sizes.
+        num_ranks, num_single_blocks, num_state_slots, checkpoint_interval, trim: so for pools of ranks.
         prefix_cache: whether pools may have a prefix cache; otherwise none has one.
         sanitizer: have the target poison freed blocks.
         every: compare all observations after every so many operations.
@@ -52,8 +63,14 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     operations: int | None = DEFAULT_OPERATIONS
     seconds: float | None = None
     kind: Kind = Kind.MIXED
+    form: Form = Form.BOTH
     num_blocks: int | None = None
     block_size: int | None = None
+    num_ranks: int | None = None
+    num_single_blocks: int | None = None
+    num_state_slots: int | None = None
+    checkpoint_interval: int | None = None
+    trim: Literal["contiguous", "deepest"] | None = None
     prefix_cache: bool = True
     sanitizer: bool = False
     every: int = 1
@@ -249,6 +266,9 @@ EVIDENCE: Final[Mapping[Family, _Evidence]] = {
 OF_POOLS: Final = frozenset({Family.STATE_POSITION, Family.RANK, Family.UNITS})
 """Families that only pools of ranks can break; of managers nothing is said about them."""
 
+_SIZES: Final = ("num_blocks", "block_size")
+_POOL_SIZES: Final = ("num_ranks", "num_single_blocks", "num_state_slots", "checkpoint_interval", "trim")
+
 _DONE: Final[Mapping[type, str]] = {
     ops.Allocate: "allocations",
     ops.Fork: "forks",
@@ -288,17 +308,21 @@ class Conformance:
         self.counts: Counter[str] = Counter()
         self.episodes = 0
         self.capabilities: frozenset[Capability] = frozenset()
+        self._shown: dict[bool, frozenset[Capability]] = {}
         self._make_target = make_target
         self._on_progress = on_progress
         self._started = 0.0
         self._seconds = 0.0
         self._most_blocks = self._longest_block = self._longest_episode = self._pools = 0
         self._found: tuple[Violation, Case] | None = None
+        self._forms: list[bool] = []
+        self._linear = self._keys = True
 
     def run(self) -> ConformReport:
         """Episode after episode, until the end or the first violation."""
         interrupted = False
         violation = None
+        self._forms = self._find_forms()
         self._started = time.perf_counter()
         try:
             while self._found is None and not self._over():
@@ -335,10 +359,10 @@ class Conformance:
         options = self.options
         self.episodes += 1
         source = RandomSource(f"{options.seed}/{self.episodes}")
-        config = self._config(source)
+        config = self._config(source, self._forms[0] if len(self._forms) == 1 else source.chance(0.5))
         target = checked_target(self._make_target, config)
+        self._same_capabilities(config, target.capabilities)
         judge = judge_of(target, config, every=options.every, pool=self.pools.take(config))
-        self._same_capabilities(judge.capabilities)
         self._pools += config.is_pool
         generator = Generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[AnyOperation] = []
@@ -357,21 +381,49 @@ class Conformance:
             self.pools.give(judge.pool)
         self._on_progress(judge.number, f"{self.counts['evictions']} evictions, {self.counts['hits']} hits")
 
-    def _same_capabilities(self, shown: frozenset[Capability]) -> None:
+    def _same_capabilities(self, config: PoolConfig, shown: frozenset[Capability]) -> None:
         """What a target can show must not depend on the pool: the verdicts are about all pools together."""
-        if self.episodes > 1 and shown != self.capabilities:
-            differing = ", ".join(sorted(shown ^ self.capabilities))
+        known = self._shown.setdefault(config.is_pool, frozenset(shown))
+        if shown != known:
+            differing = ", ".join(sorted(shown ^ known))
             raise TargetError(f"has other capabilities in pool {self.episodes} than in those before: {differing}")
-        self.capabilities = frozenset(shown)
+        self.capabilities |= shown
 
-    def _config(self, source: RandomSource) -> PoolConfig:
-        config = pool_config(source, sanitizer=self.options.sanitizer)
-        return msgspec.structs.replace(
-            config,
-            num_blocks=self.options.num_blocks or config.num_blocks,
-            block_size=self.options.block_size or config.block_size,
-            enable_prefix_cache=self.options.prefix_cache and config.enable_prefix_cache,
-        )
+    # -- what is driven ------------------------------------------------------------------------------------------
+
+    def _find_forms(self) -> list[bool]:
+        """Whether managers (False) and pools of ranks (True) are driven: those that the target can be."""
+        form = self.options.form
+        wanted = [False] * (form is not Form.POOLS) + [True] * (form is not Form.MANAGERS)
+        found = [is_pool for is_pool in wanted if self._can_be(is_pool)]
+        if not found and form is Form.POOLS:
+            raise TargetError(f"cannot be driven as a pool of ranks: it lacks the capability {Capability.POOL}")
+        return found or [False]
+
+    def _can_be(self, is_pool: bool) -> bool:
+        config = self._fixed(PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3 if is_pool else 0))
+        try:
+            target = checked_target(self._make_target, config)
+        except TargetError:
+            return False
+        if is_pool:
+            self._linear = Capability.LINEAR_STATE in target.capabilities
+            self._keys = bool(target.capabilities & SHOW_EVICTION)
+        return not is_pool or Capability.POOL in target.capabilities
+
+    def _config(self, source: RandomSource, is_pool: bool) -> PoolConfig:
+        sanitizer = self.options.sanitizer
+        if not is_pool:
+            return self._fixed(pool_config(source, sanitizer=sanitizer))
+        return self._fixed(ranked_config(source, linear=self._linear, sanitizer=sanitizer, keys=self._keys))
+
+    def _fixed(self, config: PoolConfig) -> PoolConfig:
+        """The config with what the options fix."""
+        options = self.options
+        fields = _SIZES if not config.is_pool else (*_SIZES, *_POOL_SIZES)
+        fixed = {name: value for name in fields if (value := getattr(options, name)) is not None}
+        keys = options.prefix_cache and config.enable_prefix_cache
+        return msgspec.structs.replace(config, enable_prefix_cache=keys, **fixed)
 
     def _operate(self, judge: AnyAcceptor, generator: Generator, length: int, done: list[AnyOperation]) -> None:
         limit = self.options.operations

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 import kvspec.model.operations as ops
 from kvspec.model.conformance import Capability, Context, PoolConfig
-from kvspec.model.executable import AnyPool, Request
+from kvspec.model.executable import AnyPool, RankedPool, Request
 from kvspec.model.operations import AnyOperation
 
 T = TypeVar("T")
@@ -109,6 +109,29 @@ def pool_config(source: Source, *, sanitizer: bool = False, larger: bool = True)
     )
 
 
+def ranked_config(source: Source, *, linear: bool, sanitizer: bool = False, keys: bool = True) -> PoolConfig:
+    """A small pool of ranks: 1 to 3, with 1 to 9 usable blocks, a few single blocks and state slots each.
+
+    Args:
+        source: where choices come from.
+        linear: whether the target has recurrent states.
+        sanitizer: have the target poison what is freed.
+        keys: whether there may be a prefix cache.
+    """
+    size = source.integer(1, 4)
+    return PoolConfig(
+        num_blocks=source.integer(2, 12),
+        block_size=size,
+        enable_prefix_cache=keys and not source.chance(0.05),
+        sanitizer=sanitizer,
+        num_ranks=source.choice((1, 1, 1, 2, 2, 3)),
+        num_single_blocks=source.choice((2, 3, 4, 5, 7)),
+        num_state_slots=source.choice((2, 3, 4, 5, 6, 7)) if linear and source.chance(0.8) else 0,
+        checkpoint_interval=source.choice((0, 0, size, 2 * size, 1, size + 1, 3)),
+        trim=source.choice(("contiguous", "deepest")),
+    )
+
+
 Makers = tuple[tuple[str, ...], tuple[int, ...]]
 
 
@@ -129,11 +152,25 @@ _CAN_WRITE: Final = _table(
 _COMPUTED: Final = _table(
     append=36, deallocate=18, fork=13, cache=10, truncate=9, hold=6, preempt=4, abort=2, allocate=1, write=1
 )
+_COMES: Final = _table(allocate=58, allocate_shared=26, append=3, abort=3, deallocate=2, truncate=2, preempt=1, cache=1)
+"""What is next for a sequence without blocks in a pool, where a match that finds nothing leaves it as it was."""
+
+# The same in pools with recurrent states, where a state can be saved now, is being saved, or is to be restored.
+_CAN_SAVE: Final = _table(save=45, save_start=20, write=12, append=10, deallocate=6, cache=4, truncate=3)
+_SAVING: Final = _table(
+    save_done=50, save_failed=14, append=5, cache=5, allocate=5, deallocate=6, preempt=5, abort=4, truncate=6
+)
+_WAITING: Final = _table(
+    restore=44, restore_start=24, allocate=12, truncate=5, append=4, preempt=4, abort=3, deallocate=4
+)
+_RESTORING: Final = _table(
+    restore_done=56, restore_failed=18, allocate=6, truncate=5, preempt=5, abort=4, deallocate=3, append=3
+)
 _RELIEF: Final = _table(preempt=40, deallocate=30, abort=15, allocate=15)
 
 _NEEDS: Final = {"fork": Capability.FORK, "truncate": Capability.TRUNCATE, "hold": Capability.HOLD}
 
-_SHOW_EVICTION: Final = frozenset(
+SHOW_EVICTION: Final = frozenset(
     {Capability.EVENTS, Capability.CACHED_KEYS, Capability.FREE_IDS, Capability.REF_COUNTS}
 )
 """A target without all of these drops keys that nobody can see go; it is not asked to, and evicts what it hands out."""
@@ -161,13 +198,14 @@ class Generator:
         measure: int | None = None,
     ) -> None:
         self.source, self.config, self.pool = source, config, pool
-        self._missing = frozenset(name for name, need in _NEEDS.items() if need not in capabilities)
-        self._evicts = bool(capabilities & _SHOW_EVICTION)
+        absent = {name for name, need in _NEEDS.items() if need not in capabilities}
+        self._missing = frozenset(absent | {"fork"} if config.is_pool else absent)
+        self._evicts = bool(capabilities & SHOW_EVICTION)
         self._wildness = {Kind.VALID: 0.0, Kind.MIXED: 0.1, Kind.WILD: 0.6}[kind]
         self._started = 0
         self._held: list[str] = []
         self._released: list[str] = []
-        self._refused = False
+        self._refused = self._asked_for_room = False
         self._focus = ""
         self._closed = False
         self._draw_shape((measure or config.num_blocks - 1) * config.block_size)
@@ -187,13 +225,14 @@ class Generator:
 
     def next(self) -> AnyOperation:
         """The next operation."""
-        if self._wildness and self.source.chance(self._wildness):
-            return self._wild()
-        return self._valid()
+        wild = self._wildness and self.source.chance(self._wildness)
+        operation = self._wild() if wild else self._valid()
+        self._asked_for_room = not isinstance(operation, ops.Save | ops.SaveStart)
+        return operation
 
     def saw(self, result: object) -> None:
         """What the last operation returned; after a refusal somebody has to make room."""
-        self._refused = result is False
+        self._refused = result is False and self._asked_for_room
 
     # -- valid ---------------------------------------------------------------------------------------------------
 
@@ -204,13 +243,17 @@ class Generator:
         if self._held and source.chance(0.05 * len(self._held)):
             return self._release()
         if source.chance(0.03):
-            return ops.Reset() if source.chance(0.15) or not self._evicts else ops.Evict(source.integer(0, 2))
+            return ops.Reset() if source.chance(0.15) or not self._evicts else self._evict()
         # One sequence goes on for a while, as in a step of an engine, then another.
         if self._focus not in live or not source.chance(self._patience):
             self._focus = source.choice(tuple(live))
         elif len(live) > 1 and self._row(self._focus) is _CAN_WRITE and source.chance(0.3):
             self._focus = source.choice(tuple(live))  # another gets room, too, and both are written in one step
         return self._step(self._focus)
+
+    def _evict(self) -> AnyOperation:
+        ranks = self.config.num_ranks
+        return ops.Evict(self.source.integer(0, 2), self.source.integer(0, ranks - 1) if ranks > 1 else 0)
 
     def _step(self, seq: str) -> AnyOperation:
         names, weights = self._row(seq)
@@ -226,14 +269,33 @@ class Generator:
         pool = self.pool
         request, size = pool.requests[seq], pool.size(seq)
         if not size:
-            return _FRESH
+            return _COMES if self.config.is_pool else _FRESH
         known = len(request.tokens)
+        state = self._state_row(seq, request)
+        if state is not None:
+            return state
         if request.computed == known:
             return _COMPUTED
         room = min(known, size * self.config.block_size)
         if room == request.computed or pool.writes_shared(seq, room):
             return _NEEDS_ROOM
         return _CAN_WRITE
+
+    def _state_row(self, seq: str, request: Request) -> Makers | None:
+        """What is next for a sequence whose state is to be restored or saved."""
+        pool = self.pool
+        if not isinstance(pool, RankedPool) or not self.config.has_linear_state:
+            return None
+        if pool.waits(seq):
+            return _RESTORING if pool.is_restoring(seq) else _WAITING
+        if pool.is_saving(seq):
+            return _SAVING
+        ready = request.computed and request.computed % self.config.stride == 0
+        return _CAN_SAVE if ready and not self._saved(pool, seq) and self.source.chance(0.8) else None
+
+    def _saved(self, pool: RankedPool, seq: str) -> bool:
+        rank, key = pool.rank(seq) or 0, pool.stands(seq)
+        return key in pool.checkpoints(rank) or key in pool.pending(rank)
 
     def _start(self) -> AnyOperation:
         source = self.source
@@ -260,8 +322,9 @@ class Generator:
 
     def _allocate(self, seq: str) -> AnyOperation:
         """Room for all tokens mostly, or up to somewhere."""
-        known = len(self.pool.requests[seq].tokens)
-        return ops.Allocate(seq, known if self.source.chance(0.7) else self.source.integer(0, known))
+        request = self.pool.requests[seq]
+        known, least = len(request.tokens), request.computed if self.config.is_pool else 0
+        return ops.Allocate(seq, known if self.source.chance(0.7) else self.source.integer(least, known))
 
     def _append(self, seq: str) -> AnyOperation:
         """One sampled token, or some drafts; as long as the sequence fits into the pool."""
@@ -272,17 +335,21 @@ class Generator:
 
     def _write(self, seq: str) -> AnyOperation:
         """All that there is room for mostly, or a part of it; some steps serve several sequences."""
-        first = ops.Write(seq, self._some(self._room(seq)))
+        first = ops.Write(seq, self._some(seq))
         if len(self.pool.requests) == 1 or not self.source.chance(0.7):
             return first
         others = [s for s in self.pool.requests if s != seq and self._row(s) is _CAN_WRITE]
-        return ops.Write.of((*first.batch, *((s, self._some(self._room(s))) for s in others)))
+        return ops.Write.of((*first.batch, *((s, self._some(s)) for s in others)))
 
     def _room(self, seq: str) -> int:
         request = self.pool.requests[seq]
         return min(len(request.tokens), self.pool.size(seq) * self.config.block_size) - request.computed
 
-    def _some(self, room: int) -> int:
+    def _some(self, seq: str) -> int:
+        """How many tokens of a sequence a step computes; with linear state often up to where its state can be saved."""
+        room, stride = self._room(seq), self.config.stride
+        if self.config.has_linear_state and self.source.chance(0.6):
+            return min(room, stride - self.pool.requests[seq].computed % stride)
         return room if self.source.chance(0.7) else self.source.integer(0, room)
 
     def _cache(self, seq: str) -> AnyOperation:
@@ -323,6 +390,30 @@ class Generator:
         self._released.append(name)
         return ops.Release(name)
 
+    def _save(self, seq: str) -> AnyOperation:
+        return ops.Save(seq)
+
+    def _save_start(self, seq: str) -> AnyOperation:
+        return ops.SaveStart(seq)
+
+    def _save_done(self, seq: str) -> AnyOperation:
+        return ops.SaveFinish(seq, True)
+
+    def _save_failed(self, seq: str) -> AnyOperation:
+        return ops.SaveFinish(seq, False)
+
+    def _restore(self, seq: str) -> AnyOperation:
+        return ops.Restore(seq)
+
+    def _restore_start(self, seq: str) -> AnyOperation:
+        return ops.RestoreStart(seq)
+
+    def _restore_done(self, seq: str) -> AnyOperation:
+        return ops.RestoreFinish(seq, True)
+
+    def _restore_failed(self, seq: str) -> AnyOperation:
+        return ops.RestoreFinish(seq, False)
+
     # -- wild ----------------------------------------------------------------------------------------------------
 
     def _wild(self) -> AnyOperation:
@@ -331,7 +422,8 @@ class Generator:
         if source.chance(0.15) or not live:
             return self._of_nobody()
         seq = source.choice(live)
-        return source.choice(_WILD)(self, seq, self.pool.requests[seq])
+        makers = (*_WILD, *_WILD_IN_POOLS) if self.config.is_pool else _WILD
+        return source.choice(makers)(self, seq, self.pool.requests[seq])
 
     def _of_nobody(self) -> AnyOperation:
         """A sequence that never was, or is no more; a handle likewise."""
@@ -343,6 +435,8 @@ class Generator:
             ops.Abort(seq), ops.Fork(seq, self._new_name()), ops.Truncate(seq, 0), ops.Hold("ghost", 0, "h0"),
             ops.Release("h0"), ops.Evict(-1),
         )  # fmt: skip
+        if self.config.has_linear_state:
+            made = (*made, ops.SaveStart(seq), ops.SaveFinish(seq), ops.RestoreStart(seq), ops.RestoreFinish(seq))
         return self._takeable(source.choice(made))
 
     def _again(self, seq: str, request: Request) -> AnyOperation:
@@ -395,6 +489,22 @@ class Generator:
         legal = (0, self.config.num_blocks, 1000) if self._evicts else (0,)
         return ops.Evict(self.source.choice((-1, -(2**40), *legal)))
 
+    def _odd_copy(self, seq: str, request: Request) -> AnyOperation:
+        """A copy of a state that is not to be copied, or a second time."""
+        if not self.config.has_linear_state:
+            return ops.AllocateShared(seq)
+        copies: tuple[AnyOperation, ...] = (
+            ops.SaveStart(seq), ops.SaveFinish(seq), ops.RestoreStart(seq), ops.RestoreFinish(seq), ops.Save(seq),
+            ops.Restore(seq),
+        )  # fmt: skip
+        return self.source.choice(copies)
+
+    def _odd_rank(self, seq: str, request: Request) -> AnyOperation:
+        return ops.Evict(self.source.integer(0, 1), self.source.choice((-1, self.config.num_ranks, 2**40)))
+
+    def _fork_in_pool(self, seq: str, request: Request) -> AnyOperation:
+        return ops.Fork(seq, self._new_name())
+
     def _takeable(self, operation: AnyOperation) -> AnyOperation:
         """The operation, or a match if the target has nothing of this kind."""
         name = str(operation.__struct_config__.tag)
@@ -430,6 +540,14 @@ _MAKERS: Final[dict[str, Callable[[Generator, str], AnyOperation]]] = {
     "fork": Generator._fork,
     "truncate": Generator._truncate,
     "hold": Generator._hold,
+    "save": Generator._save,
+    "save_start": Generator._save_start,
+    "save_done": Generator._save_done,
+    "save_failed": Generator._save_failed,
+    "restore": Generator._restore,
+    "restore_start": Generator._restore_start,
+    "restore_done": Generator._restore_done,
+    "restore_failed": Generator._restore_failed,
 }
 
 _WILD: Final[tuple[Callable[[Generator, str, Request], AnyOperation], ...]] = (
@@ -447,4 +565,12 @@ _WILD: Final[tuple[Callable[[Generator, str, Request], AnyOperation], ...]] = (
     Generator._odd_hold,
     Generator._odd_release,
     Generator._odd_evict,
+)
+
+_WILD_IN_POOLS: Final[tuple[Callable[[Generator, str, Request], AnyOperation], ...]] = (
+    Generator._odd_copy,
+    Generator._odd_copy,
+    Generator._odd_copy,
+    Generator._odd_rank,
+    Generator._fork_in_pool,
 )

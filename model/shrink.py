@@ -211,7 +211,8 @@ class Shrinker:
         """Fewer and smaller blocks, no options."""
         size = self.best.config.block_size
         if size > 1:
-            config = msgspec.structs.replace(self.best.config, block_size=1)
+            interval = -(-self.best.config.checkpoint_interval // size)
+            config = msgspec.structs.replace(self.best.config, block_size=1, checkpoint_interval=interval)
             self._try(Case(config, tuple(_in_blocks(self.best.operations, size))))
         return sum(self._field(name, values) for name, values in _smaller_pool(self.best.config)) > 0
 
@@ -227,6 +228,12 @@ def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
     yield "num_blocks", range(2, config.num_blocks)
     yield "block_size", range(1, config.block_size)
     yield "sanitizer", [False] * config.sanitizer
+    if config.is_pool:
+        yield "num_ranks", range(1, config.num_ranks)
+        yield "num_single_blocks", range(2, config.num_single_blocks)
+        yield "num_state_slots", [n for n in (0, *range(2, config.num_state_slots)) if n < config.num_state_slots]
+        yield "checkpoint_interval", range(config.checkpoint_interval)
+        yield "trim", ["contiguous"] * (config.trim != "contiguous")
     yield "enable_prefix_cache", [True] * (not config.enable_prefix_cache)
 
 
@@ -237,6 +244,10 @@ def _joined(first: AnyOperation, second: AnyOperation) -> AnyOperation | None:
             return msgspec.structs.replace(first, tokens=first.tokens + second.tokens)
         case ops.Write(more=()), ops.Write(more=()) if first.seq == second.seq:
             return ops.Write(first.seq, first.num_tokens + second.num_tokens)
+        case ops.SaveStart(), ops.SaveFinish(ok=True) if first.seq == second.seq:
+            return ops.Save(first.seq)
+        case ops.RestoreStart(), ops.RestoreFinish(ok=True) if first.seq == second.seq:
+            return ops.Restore(first.seq)
     return None
 
 

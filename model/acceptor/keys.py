@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kvspec.model.acceptor.judging import Judging, P, View
 from kvspec.model.conformance import CacheEvent, Capability, PoolConfig, Target
 from kvspec.model.promises import Family, Violation
 from kvspec.model.world import Chain
 
-_SHOW_EVICTION = (Capability.EVENTS, Capability.CACHED_KEYS, Capability.FREE_IDS, Capability.REF_COUNTS)
+_SHOW_EVICTION: Final = (Capability.EVENTS, Capability.CACHED_KEYS, Capability.FREE_IDS, Capability.REF_COUNTS)
 
 
 class KeyJudging(Judging[P]):
