@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,6 +18,7 @@ from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
     ConformReport,
+    Form,
     FoundViolation,
 )
 from kvspec.model.conform import (
@@ -43,7 +45,20 @@ _COUNTS: Final = (
     "taken", "hits", "published", "evictions", "copies", "forks", "truncations", "preemptions", "refusals", "errors",
     "reads",
 )  # fmt: skip
-_WORDS: Final = {"taken": "blocks handed out", "published": "keys published"}
+_POOL_COUNTS: Final = ("ranks", "trims", "saves", "restores", "states")
+_WORDS: Final = {
+    "taken": "blocks handed out", "published": "keys published", "ranks": "ranks chosen", "trims": "hits trimmed",
+    "states": "states read",
+}  # fmt: skip
+
+
+class Trim(StrEnum):
+    """What is kept of a hit where states have to be restored."""
+
+    CONTIGUOUS = "contiguous"
+    DEEPEST = "deepest"
+
+
 FAILURES: Final = Path("conform-failures")
 _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
 
@@ -64,6 +79,20 @@ def conform(
     block_size: Annotated[
         int | None, typer.Option(min=1, help="Tokens per block; by default 1 to 4, in some 16.", show_default=False)
     ] = None,
+    form: Annotated[Form, typer.Option(help="Single managers, pools of ranks, or both.")] = Form.BOTH,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Ranks of every pool; by default 1 to 3.", show_default=False)
+    ] = None,
+    single: Annotated[
+        int | None, typer.Option(min=2, help="Single blocks of each rank, with 0 (padding).", show_default=False)
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=0, help="State slots of each rank, with 0; 0: no states.", show_default=False)
+    ] = None,
+    interval: Annotated[
+        int | None, typer.Option(min=0, help="Tokens between places for checkpoints.", show_default=False)
+    ] = None,
+    trim: Annotated[Trim | None, typer.Option(help="What is kept of a hit.", show_default=False)] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Pools without a prefix cache only.")] = False,
     sanitizer: Annotated[bool, typer.Option("--sanitizer", help="Have the target poison freed blocks.")] = False,
     replay: Annotated[
@@ -89,6 +118,12 @@ def conform(
             kind=kind,
             num_blocks=blocks,
             block_size=block_size,
+            form=Form.POOLS if any(n is not None for n in (ranks, single, slots, interval, trim)) else form,
+            num_ranks=ranks,
+            num_single_blocks=single,
+            num_state_slots=slots,
+            checkpoint_interval=interval,
+            trim=None if trim is None else trim.value,
             prefix_cache=not no_cache,
             sanitizer=sanitizer,
         )
@@ -200,8 +235,10 @@ def print_conform(out: Console, name: str, report: ConformReport, saved: Path | 
         f"{name}: {report.operations:,} operations in {report.episodes} pools{end}, seed {options.seed}, "
         f"{options.kind}, {report.seconds:.1f} s, {report.rate:,.0f} operations/s"
     )
-    happened = [f"{report.counts.get(c, 0):,} {_WORDS.get(c, c)}" for c in _COUNTS]
-    out.print(f"  {', '.join(happened)}")
+    for counted_in in (_COUNTS, _POOL_COUNTS if any(f.family == Family.RANK for f in report.families) else ()):
+        happened = [f"{report.counts.get(c, 0):,} {_WORDS.get(c, c)}" for c in counted_in]
+        if happened:
+            out.print(f"  {', '.join(happened)}")
     out.print(
         f"  pools of up to {report.most_blocks} blocks, blocks of up to {report.longest_block} tokens, "
         f"up to {report.longest_episode:,} operations in one pool"

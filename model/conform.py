@@ -401,7 +401,8 @@ class Conformance:
         return found or [False]
 
     def _can_be(self, is_pool: bool) -> bool:
-        config = self._fixed(PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3 if is_pool else 0))
+        size = PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3 if is_pool else 0)
+        config = self._fixed(msgspec.structs.replace(size, sanitizer=self.options.sanitizer))
         try:
             target = checked_target(self._make_target, config)
         except TargetError:

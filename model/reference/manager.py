@@ -24,6 +24,9 @@ class ModelTarget(Reference[Pool]):
         hit_limit: the longest hit.
         capabilities: what it shows; less than everything serves to test the acceptor.
         watch: re-evaluate the invariants of the spec after each event.
+
+    Raises:
+        ValueError: the config is that of a pool of ranks.
     """
 
     def __init__(
@@ -35,6 +38,8 @@ class ModelTarget(Reference[Pool]):
         capabilities: frozenset[Capability] = OF_MANAGERS,
         watch: bool = False,
     ) -> None:
+        if config.is_pool:
+            raise ValueError(f"num_single_blocks: {config.num_single_blocks}, expected 0: this is one manager")
         self._pools = POOLS[watch]
         pool = self._pools.take_manager(config)
         super().__init__(config, pool, seed=seed, hit_limit=hit_limit, capabilities=capabilities)
