@@ -13,6 +13,7 @@ from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, all_different, console, counted, on_interrupt, worst
 from kvspec.cli.targets import drivable, load_target
 from kvspec.model.conformance import MakeTarget
+from kvspec.model.pools import Pools
 from kvspec.model.scenario import LineResult, Scenario, ScenarioError, ScenarioResult, read_scenario, run_scenario
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def run(
     result, report = JsonFile(json, force=force), JunitFile(junit, force=force)
     all_different(result, report)
     scenarios = [_read(path) for path in files]
-    make_target = load_target(target)
+    make_target, pools = load_target(target), Pools()
     done: list[tuple[ScenarioResult, float]] = []
     out = console()
 
@@ -62,7 +63,7 @@ def run(
     with on_interrupt(stop), drivable(target):
         for scenario in scenarios:
             start = time.monotonic()
-            ended = _run(scenario, make_target)
+            ended = _run(scenario, make_target, pools)
             done.append((ended, time.monotonic() - start))
             _print(out, scenario, ended, quiet)
     if len(done) > 1:
@@ -78,9 +79,9 @@ def _read(path: Path) -> Scenario:
         _fail(error)
 
 
-def _run(scenario: Scenario, make_target: MakeTarget) -> ScenarioResult:
+def _run(scenario: Scenario, make_target: MakeTarget, pools: Pools) -> ScenarioResult:
     try:
-        return run_scenario(scenario, make_target)
+        return run_scenario(scenario, make_target, pools)
     except ScenarioError as error:
         _fail(error)
 

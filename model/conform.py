@@ -282,6 +282,7 @@ def conform(
     options: ConformOptions | None = None,
     *,
     on_progress: Callable[[int, str], None] = lambda operations, note: None,
+    pools: Pools | None = None,
 ) -> ConformReport:
     """Drive a target and judge it.
 
@@ -289,21 +290,26 @@ def conform(
         make_target: makes a target for a pool.
         options: what to do.
         on_progress: called after each episode with the operations done in it, and a note.
+        pools: models that are used again, where there are many short runs.
 
     Raises:
         TargetError: the target cannot be driven.
     """
-    return Conformance(make_target, options or ConformOptions(), on_progress).run()
+    return Conformance(make_target, options or ConformOptions(), on_progress, pools).run()
 
 
 class Conformance:
     """One run."""
 
     def __init__(
-        self, make_target: MakeTarget, options: ConformOptions, on_progress: Callable[[int, str], None]
+        self,
+        make_target: MakeTarget,
+        options: ConformOptions,
+        on_progress: Callable[[int, str], None],
+        pools: Pools | None = None,
     ) -> None:
         self.options = options
-        self.pools = Pools()
+        self.pools = pools or Pools()
         self.replayer = Replayer(make_target, self.pools)
         self.counts: Counter[str] = Counter()
         self.episodes = 0

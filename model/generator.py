@@ -158,7 +158,7 @@ _COMES: Final = _table(allocate=58, allocate_shared=26, append=3, abort=3, deall
 # The same in pools with recurrent states, where a state can be saved now, is being saved, or is to be restored.
 _CAN_SAVE: Final = _table(save=45, save_start=20, write=12, append=10, deallocate=6, cache=4, truncate=3)
 _SAVING: Final = _table(
-    save_done=50, save_failed=14, append=5, cache=5, allocate=5, deallocate=6, preempt=5, abort=4, truncate=6
+    save_done=40, save_failed=12, cache=20, append=5, allocate=4, deallocate=6, preempt=4, abort=4, truncate=5
 )
 _WAITING: Final = _table(
     restore=44, restore_start=24, allocate=12, truncate=5, append=4, preempt=4, abort=3, deallocate=4

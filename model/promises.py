@@ -103,6 +103,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "truncate_position": "a sequence goes on where its state can be restored, or from the beginning",
     "unit_given": "a sequence that was granted room has a single block and, with linear state, a live slot",
     "unit_kept": "a sequence keeps its single block and its live slot until it gives all back",
+    "waiting_readable": "a state that is still to be restored cannot be read",
     "used_count": "the counter of used blocks is the number of blocks that sequences hold",
 }
 """What each check demands that is not an event or invariant of the specification."""

@@ -243,6 +243,7 @@ class PoolAcceptor(Resources):
         """A save that is done at once; False if it was refused."""
         started = self.save_start(seq)
         if started:
+            self.number -= 1  # it is one operation
             self.save_finish(seq, True)
         return started
 
@@ -309,6 +310,7 @@ class PoolAcceptor(Resources):
     def restore(self, seq: str) -> None:
         """A restore that is done at once."""
         self.restore_start(seq)
+        self.number -= 1  # it is one operation
         self.restore_finish(seq, True)
 
     def restore_start(self, seq: str) -> None:

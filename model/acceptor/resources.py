@@ -95,8 +95,8 @@ class Resources(Operating[RankedPool]):
     def _compare_resources(self, rank: int) -> None:
         same_ids("single block", self.target.free_single_blocks(rank), self.pool.free_singles(rank))
         if self._linear:
-            same_ids("state slot", self.target.free_state_slots(rank), self.pool.free_slots(rank))
             self._compare_checkpoints(rank)
+            same_ids("state slot", self.target.free_state_slots(rank), self.pool.free_slots(rank))
 
     def _compare_checkpoints(self, rank: int) -> None:
         shown, known = self.target.checkpoints(rank), self.pool.checkpoints(rank)
@@ -148,10 +148,13 @@ class Resources(Operating[RankedPool]):
 
     def _unreadable(self, seq: str) -> None:
         try:
-            found = self.target.state(seq)
+            found = f"it is {self.target.state(seq)}"
         except MisuseError:
             return
-        raise Violation(Family.MISUSE, "error_expected", f"{seq} waits for its state; the target showed {found!r}")
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        what = f"the state of {seq} is still to be restored, and the target has one to be read: {found}"
+        raise Violation(Family.STATE_POSITION, "waiting_readable", what)
 
     def _state(self, seq: str) -> int:
         """The state behind the computed tokens."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from kvspec.model.compiled.text import literals
@@ -160,6 +161,8 @@ class Touches:
         """The query restricted to instances that read a cell that the effect wrote."""
         bulk = not effect.keys and effect.kind == "assign"
         for literal in query.literals:
+            if effect.path not in _read_by(literal):
+                continue
             parents = _parents(literal)
             for t in T.subterms(literal):
                 for touch in self._reads(t, parents[t], effect, number, _polarity(t, literal)):
@@ -245,6 +248,12 @@ def _bind(
         else:
             more.append(T.eq(pattern, value))
     return known, more
+
+
+@cache
+def _read_by(literal: Term) -> frozenset[Path]:
+    """State variables that a statement reads."""
+    return frozenset(t.data for t in T.subterms(literal) if t.op == "state")
 
 
 def _parents(literal: Term) -> dict[Term, list[Term]]:

@@ -7,6 +7,7 @@ spec from a start state that no run needs to reach. ``docs/scenarios.md`` descri
 from __future__ import annotations
 
 from kvspec.model.conformance import MakeTarget
+from kvspec.model.pools import Pools
 from kvspec.model.scenario.events import chapter_names, run_events, write_event_scenario
 from kvspec.model.scenario.language import (
     Apart,
@@ -74,12 +75,17 @@ __all__ = [
 ]
 
 
-def run_scenario(scenario: Scenario, make_target: MakeTarget) -> ScenarioResult:
+def run_scenario(scenario: Scenario, make_target: MakeTarget, pools: Pools | None = None) -> ScenarioResult:
     """Run a scenario: its operations on a target, or its events on the spec (no target is made then).
+
+    Args:
+        scenario: what to run.
+        make_target: makes the target.
+        pools: models that are used again, where there are many scenarios.
 
     Raises:
         ScenarioError: it speaks of an event, variable or value that its chapter does not have.
     """
     if scenario.chapter is not None:
         return run_events(scenario)
-    return OperationRun(scenario, make_target).run()
+    return OperationRun(scenario, make_target, pools or Pools()).run()

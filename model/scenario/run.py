@@ -12,6 +12,7 @@ from kvspec.model.acceptor import PoolAcceptor, judge_of
 from kvspec.model.acceptor.judging import View
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, checked_target
 from kvspec.model.executable import Part
+from kvspec.model.pools import Pools
 from kvspec.model.promises import Violation
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.show import model_state, target_state
@@ -89,9 +90,10 @@ Count = Callable[[View, Part], int]
 class OperationRun:
     """One run of a scenario of operations."""
 
-    def __init__(self, scenario: la.Scenario, make_target: MakeTarget) -> None:
-        self.scenario = scenario
-        self.acceptor = judge_of(checked_target(make_target, scenario.config), scenario.config)
+    def __init__(self, scenario: la.Scenario, make_target: MakeTarget, pools: Pools) -> None:
+        self.scenario, self._pools = scenario, pools
+        target = checked_target(make_target, scenario.config)
+        self.acceptor = judge_of(target, scenario.config, pool=pools.take(scenario.config))
         self.results: list[LineResult] = []
         self.outcome = ""
         self.value: Any = None
@@ -100,6 +102,12 @@ class OperationRun:
 
     def run(self) -> ScenarioResult:
         """Run line after line, up to the first that does not pass."""
+        try:
+            return self._lines()
+        finally:
+            self._pools.give(self.acceptor.pool)
+
+    def _lines(self) -> ScenarioResult:
         for at, line in enumerate(self.scenario.lines):
             result = self._line(at, line)
             self.results.append(result)

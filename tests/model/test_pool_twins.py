@@ -1,0 +1,100 @@
+"""Faulty pools: random operations find each of them, and the run that is left has no line too many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faulty.pool_twins import FAULTS, Fault, PoolTwin, build
+
+from kvspec.cli.targets import load_target
+from kvspec.impl.pool_target import TorchPoolTarget
+from kvspec.model.conform import ConformOptions, Form, FoundViolation, Replayer, conform
+from kvspec.model.pools import Pools
+from kvspec.model.promises import Family, Violation
+from kvspec.model.shrink import Case
+
+BUDGET = 40_000
+POOLS = Pools()
+MOST_LINES = 15
+BROKEN = {
+    "B07": "partition/free_ids",
+    "B08": "atomic_failure/refusal_changes_nothing",
+    "B10": "partition/free_ids",
+    "B11": "atomic_failure/refusal_changes_nothing",
+    "B17": "state_position/state",
+    "B22": "state_position/trim_unrestorable",
+    "B26": "no_reuse_while_used/evict_state",
+    "B43": "state_position/state",
+    "B44": "state_position/truncate_position",
+    "B46": "units/save_position",
+    "B47": "state_position/waiting_readable",
+    "B60": "rank/rank_given",
+    "match_unpinned": "no_reuse_while_used/evict_state",
+    "restored_from_before": "state_position/state",
+    "end_loses_reservation": "partition/free_ids",
+    "trim_one_more": "state_position/trim_unrestorable",
+    "trim_one_less": "state_position/trim_short",
+    "trim_shifts_table": "units/room_exact",
+    "rank_without_single": "progress/refused_for_cause",
+    "ranks_mixed": "rank/isolation",
+    "refused_keeps_rank": "atomic_failure/refusal_changes_nothing",
+    "used_never_falls": "usage/used_count",
+    "last_token_twice": "state_position/state",
+    "slot_not_zeroed": "state_position/state",
+    "failed_save_matched": "state_position/checkpoint_saved",
+    "failed_restore_done": "state_position/waiting_readable",
+    "step_in_parts": "state_position/state",
+}
+"""The promise that each of them is found to break."""
+
+
+class Good(PoolTwin):
+    """The good pool, put together like the faulty ones."""
+
+    parts: dict[type, type] = {}  # noqa: RUF012
+
+
+def case(violation: FoundViolation) -> Case:
+    return Case(violation.config, tuple(violation.operations))
+
+
+def test_each_twin_has_a_name_and_breaks_something() -> None:
+    names = [fault.name for fault in FAULTS]
+    assert len(set(names)) == len(names) and set(names) == set(BROKEN)
+
+
+def test_a_twin_without_a_fault_is_good() -> None:
+    report = conform(Good, ConformOptions(operations=6000, form=Form.POOLS))
+    assert report.violation is None
+    counts = report.counts
+    assert counts["evictions"] > 100 and counts["hits"] > 30 and counts["saves"] > 50 and counts["restores"] > 10
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_random_operations_find_a_twin_and_shrink(fault: Fault) -> None:
+    options = ConformOptions(operations=BUDGET, form=Form.POOLS, shrink_seconds=120)
+    found = conform(build(fault.name), options, pools=POOLS).violation
+    assert found is not None, f"{fault.what}: not found in {BUDGET} operations"
+    assert f"{found.family}/{found.rule}" == BROKEN[fault.name], found.what
+    assert found.reproduced and found.shrunk
+    assert 1 + len(found.operations) <= MOST_LINES, found.operations
+    nothing_can_be_taken_out(build(fault.name), found)
+    assert Replayer(TorchPoolTarget, POOLS).run(case(found)).violation is None, "the good pool fails, too"
+
+
+def nothing_can_be_taken_out(twin: type[PoolTwin], found: FoundViolation) -> None:
+    """Without any one of its operations the run does not break the same rule any more."""
+    replayer = Replayer(twin, POOLS)
+    same = Violation(Family(found.family), found.rule, found.what)
+    whole = case(found)
+    assert replayer.fails_like(same)(whole)
+    for at, taken_out in enumerate(whole.operations):
+        shorter = Case(whole.config, (*whole.operations[:at], *whole.operations[at + 1 :]))
+        assert not replayer.fails_like(same)(shorter), f"{taken_out} can be taken out"
+
+
+def test_twins_are_targets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent.parent)
+    made = load_target("tests.faulty.pool_twins:B47")
+    assert made.__name__ == "B47" and made.__doc__ == "a hit is not restored"
