@@ -6,7 +6,7 @@ Equal chains are one object, which is what ideal hashing means (chapter `keys`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from kvspec.model.conformance import Context, PoolConfig
@@ -98,7 +98,6 @@ class Chains:
 
 def pool_statics(chains: Chains, config: PoolConfig) -> dict[Path, Any]:
     """The static words of the chapter `pool`; all ranks are of one size."""
-    stride = config.stride
     ranks: dict[Path, Any] = {("ranks", "kv", *path): word for path, word in chains.statics(config.num_blocks).items()}
     sizes = {("single",): config.num_single_blocks, ("state", "slots"): config.num_state_slots}
     for path, size in sizes.items():
@@ -108,10 +107,14 @@ def pool_statics(chains: Chains, config: PoolConfig) -> dict[Path, Any]:
         ("ranks", "state", "nothing"): NOTHING,
         ("ranks", "state", "longer"): longer,
         ("ranks", "linear"): config.has_linear_state,
-        ("ranks", "resumable"): lambda c: (
-            isinstance(c, Chain) and c.full and (c.depth + 1) * config.block_size % stride == 0
-        ),
+        ("ranks", "resumable"): resumable(config),
     }
+
+
+def resumable(config: PoolConfig) -> Callable[[Any], bool]:
+    """Whether a state can be restored behind a chain, if it was saved: whole blocks and whole intervals."""
+    size, stride = config.block_size, config.stride
+    return lambda chain: isinstance(chain, Chain) and chain.full and (chain.depth + 1) * size % stride == 0
 
 
 def covers(chain: Any, part: Any) -> bool:

@@ -14,22 +14,32 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 import kvspec.spec
 from kvspec.model.concrete import ABSENT, NotEnabled, State, Structure, Variant, bare, evaluate, fire, initial
-from kvspec.model.conformance import Context
+from kvspec.model.conformance import Context, PoolConfig
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.language import ScenarioError
 from kvspec.model.scenario.run import LineResult, ScenarioResult, Verdict, worst
 from kvspec.model.scenario.write import atom, comment_lines, format_item, pool_line, word
-from kvspec.model.world import NOTHING, Chain, Chains, chain_tokens, covers
+from kvspec.model.world import NOTHING, Chain, Chains, chain_tokens, covers, longer, resumable
 from kvspec.spec.language import Chapter
 from kvspec.spec.language.machine import Machine
-from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
+from kvspec.spec.language.terms import BOOL, AnySort, MapSort, Path, SetSort, Sort, Term
 from kvspec.spec.language.traced import StaticSymbol, TracedEvent
 
 _NO_WORD: Final = re.compile(r"[^A-Za-z0-9_.\-]+")
 MAX_BLOCKS: Final = 64
 """Blocks of a pool on which events are run, and the largest number in them: every statement is evaluated for all."""
+NUMBERED: Final = {
+    "Block": "num_blocks",
+    "Single": "num_single_blocks",
+    "Unit": "num_single_blocks",
+    "StateSlot": "num_state_slots",
+    "Rank": "num_ranks",
+}
+"""Sorts whose elements are written as numbers, and how many there are in a pool."""
 
 
 def chapter_names() -> list[str]:
@@ -71,8 +81,10 @@ class EventRun:
 
     def _load(self) -> Chapter:
         name = self.scenario.chapter or ""
-        if self.scenario.config.num_blocks > MAX_BLOCKS:
-            what = f"a pool of {self.scenario.config.num_blocks} blocks for events"
+        sizes = {size: getattr(self.scenario.config, size) for size in NUMBERED.values()}
+        most = max(sizes, key=lambda size: sizes[size])
+        if sizes[most] > MAX_BLOCKS:
+            what = f"a pool of {sizes[most]} {most.removeprefix('num_').replace('_', ' ')} for events"
             raise ScenarioError(self.scenario.name, 0, 0, what, f"at most {MAX_BLOCKS}")
         try:
             return load_chapter(name)
@@ -234,16 +246,30 @@ class _Words:
 
     def _usual(self) -> dict[Path, Any]:
         """What the static words mean unless the scenario says otherwise."""
+        config = self.scenario.config
         words = {
             "padding": 0,
-            "usable": frozenset(range(1, self.scenario.config.num_blocks)),
             "nothing": NOTHING,
             "covers": covers,
+            "longer": longer,
             "full": lambda c: not isinstance(c, Chain) or c.full,
             "parent": lambda c: c.parent or NOTHING if isinstance(c, Chain) else NOTHING,
             "depth": lambda c: c.depth if isinstance(c, Chain) else 0,
+            "linear": config.has_linear_state,
+            "resumable": resumable(config),
         }
-        return {path: words[path[-1]] for path in self.chapter.statics if path[-1] in words}
+        usable = {p: self._usable(s.result) for p, s in self.chapter.statics.items() if p[-1] == "usable"}
+        return usable | {path: words[path[-1]] for path in self.chapter.statics if path[-1] in words}
+
+    def _usable(self, sort: AnySort) -> frozenset[int]:
+        assert isinstance(sort, SetSort)
+        return frozenset(range(1, self._number(sort.elements[0].name)))
+
+    def _number(self, sort: str) -> int:
+        """How many there are of a sort whose elements are numbers."""
+        found = max(self.found.get(sort, ()), default=0)
+        size: int = getattr(self.scenario.config, NUMBERED.get(sort, "num_blocks"))
+        return max(size, found + 1)
 
     def _carriers(self, nothing: Any) -> dict[str, list[Any]]:
         """All elements of each sort: those that are spoken of, and a little room for blocks, numbers and places."""
@@ -252,8 +278,8 @@ class _Words:
             found = list(self.found.get(name, ()))
             if sort.kind == "position":
                 carriers[name] = list(range(max(found, default=0) + 2))
-            elif name == "Block":
-                carriers[name] = list(range(max(self.scenario.config.num_blocks, max(found, default=0) + 1)))
+            elif name in NUMBERED:
+                carriers[name] = list(range(self._number(name)))
             elif name == "Chain":
                 others = [c for c in self.chains if c is not NOTHING or nothing is NOTHING]
                 carriers[name] = [*(c for c in found if not isinstance(c, Chain)), *others]
@@ -347,7 +373,7 @@ class _Words:
     def _scalar(self, one: la.Atom, sort: Sort) -> Any:
         if sort.kind == "bool":
             return {"true": True, "false": False}.get(one) if isinstance(one, str) else None
-        if sort.kind in ("nat", "position") or sort.name == "Block":
+        if sort.kind in ("nat", "position") or sort.name in NUMBERED:
             return one if isinstance(one, int) and 0 <= one <= MAX_BLOCKS else None
         if sort.name == "Chain" and isinstance(one, la.Tokens):
             return self._chain(one.tokens)
@@ -414,7 +440,7 @@ def _form(sort: AnySort) -> str:
     if sort.kind == "variant":
         words = [f"{case_word(c)} {' '.join(f.name.upper() for f in fields)}".strip() for c, fields in sort.cases]
         return " or ".join("a[0]" if w.startswith(SEAT) else w for w in words)
-    if sort.kind in ("nat", "position") or sort.name == "Block":
+    if sort.kind in ("nat", "position") or sort.name in NUMBERED:
         return f"a number up to {MAX_BLOCKS} ({sort.name})"
     forms = {"Chain": "a chain such as [7 8], or a name", "Bool": "true or false"}
     return forms.get(sort.name, f"a name ({sort.name})")
@@ -430,25 +456,45 @@ class _Names:
         self.chapter, self.structure = chapter, structure
         self._known: dict[tuple[str, Any], str] = {}
         self._used: set[str] = {"at", "true", "false"}
-        self._name_blocks()
+        for sort in NUMBERED:
+            self._number(sort)
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks of a pool that has all of them."""
-        return max(2, 1 + max((int(n) for (sort, _), n in self._known.items() if sort == "Block"), default=1))
+    def config(self) -> PoolConfig:
+        """A pool that has all blocks, and all else that is numbered."""
+        blocks, singles, slots, ranks = (self._size(sort) for sort in ("Block", "Single", "StateSlot", "Rank"))
+        singles = max(singles, self._size("Unit"))
+        in_pool = any(self.chapter.sorts.get(sort) for sort in ("Single", "Unit", "StateSlot", "Rank"))
+        return PoolConfig(
+            num_blocks=max(2, blocks),
+            block_size=2,
+            num_single_blocks=max(2, singles) if in_pool else 0,
+            num_state_slots=max(2, slots) if "StateSlot" in self.chapter.sorts else 0,
+            num_ranks=max(1, ranks),
+        )
 
-    def _name_blocks(self) -> None:
-        """Numbers for blocks: 0 is the padding block, usable ones come next."""
-        blocks = list(self.structure.carriers.get("Block", ()))
-        padding = [v for p, v in self.structure.statics.items() if p[-1] == "padding"][:1]
-        usable: Any = next((v for p, v in self.structure.statics.items() if p[-1] == "usable"), frozenset())
-        if all(isinstance(b, int) for b in blocks):
-            order = {b: b for b in blocks}
+    def _size(self, sort: str) -> int:
+        return 1 + max((int(n) for (known, _), n in self._known.items() if known == sort), default=0)
+
+    def _static(self, word: str, sort: str) -> Any:
+        """What a static word is, for the elements of a sort."""
+        for path, symbol in self.chapter.statics.items():
+            of = symbol.result.elements[0] if isinstance(symbol.result, SetSort) else symbol.result
+            if path[-1] == word and isinstance(of, Sort) and of.name == sort:
+                return self.structure.statics.get(path)
+        return None
+
+    def _number(self, sort: str) -> None:
+        """Numbers for the elements of a sort: 0 is the padding, usable ones come next."""
+        elements = list(self.structure.carriers.get(sort, ()))
+        padding, usable = self._static("padding", sort), self._static("usable", sort) or frozenset()
+        if all(isinstance(b, int) for b in elements):
+            order = {b: b for b in elements}
         else:
-            rest = [b for b in blocks if b not in padding]
-            rest.sort(key=lambda b: b not in usable)
-            order = {b: n for n, b in enumerate([*(padding or [None]), *rest])}
-        self._known.update({("Block", b): str(n) for b, n in order.items() if b is not None})
+            rest = sorted((b for b in elements if b != padding), key=lambda b: b not in usable)
+            first = [] if sort == "Rank" else [padding]
+            order = {b: n for n, b in enumerate([*first, *rest])}
+        self._known.update({(sort, b): str(n) for b, n in order.items() if b is not None})
 
     def value(self, value: Any, sort: AnySort) -> str:
         """A value as an argument."""
@@ -500,9 +546,12 @@ def _static_facts(chapter: Chapter, structure: Structure, names: _Names) -> list
         value = structure.statics.get(path)
         if path[-1] == "padding" or (callable(value) and not _abstract(structure)):
             continue
-        if isinstance(value, Chain) or (path[-1] == "usable" and _is_usual(value, names)):
-            continue
         sort = _as_state(symbol)
+        if isinstance(value, Chain) or (path[-1] == "usable" and _is_usual(value, sort, names)):
+            continue
+        if sort == BOOL:
+            found.append(f"{short[path]} {'true' if value else 'false'}")
+            continue
         if symbol.arguments:
             value = _table(structure, path, symbol, isinstance(sort, SetSort))
         # An empty set is said, too: a static word that is left out has its usual meaning.
@@ -510,8 +559,12 @@ def _static_facts(chapter: Chapter, structure: Structure, names: _Names) -> list
     return found
 
 
-def _is_usual(value: Any, names: _Names) -> bool:
-    return {names._named(b, "Block") for b in value} == {str(n) for n in range(1, names.num_blocks)}
+def _is_usual(value: Any, sort: AnySort, names: _Names) -> bool:
+    """Whether the usable elements are all but the padding."""
+    assert isinstance(sort, SetSort)
+    name = sort.elements[0].name
+    size = getattr(names.config, NUMBERED[name]) if name in NUMBERED else 0
+    return {names._named(b, name) for b in value} == {str(n) for n in range(1, size)}
 
 
 def _abstract(structure: Structure) -> bool:
@@ -583,7 +636,8 @@ def write_event_scenario(
         sorts = [p.sort for p in chapter.event(event).parameters]
         shown = (names.value(v, s) for v, s in zip(arguments, sorts, strict=True))
         events.append(" ".join(["event", event, *shown]))
-    lines = [*comment_lines(comment), f"pool {names.num_blocks} block {block_size}", f"chapter {word(name)}"]
+    config = msgspec.structs.replace(names.config, block_size=block_size)
+    lines = [*comment_lines(comment), pool_line(config), f"chapter {word(name)}"]
     if state is not None:
         facts = [*_static_facts(chapter, structure, names), *state_facts(chapter, names, state)]
         lines += ["given", *(f"  {fact}" for fact in facts), "end"]
