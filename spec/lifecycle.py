@@ -158,7 +158,7 @@ class Lifecycle(Machine):
     @event
     def pin_contiguous(self, seq: Seq, key: Chain, stop: Index) -> None:
         """The kept boundary is the last one before the first that lacks its checkpoint; its checkpoint is pinned."""
-        self.stops_at(seq, stop)
+        require(self.first_gap(seq, stop))
         require(self.kv.depth(key) < stop)
         require(
             forall(
@@ -183,7 +183,7 @@ class Lifecycle(Machine):
     @event
     def keep_none_contiguous(self, seq: Seq, stop: Index) -> None:
         """The first boundary lacks its checkpoint already: no hit is kept."""
-        self.stops_at(seq, stop)
+        require(self.first_gap(seq, stop))
         require(forall(Index, lambda i: implies(i < stop, ~self.resumable(self.kv.text[seq, i]))))
         self.keep_none(seq)
 
@@ -471,27 +471,30 @@ class Lifecycle(Machine):
 
     # -- words ---------------------------------------------------------------------------------------------------
 
-    def stops_at(self, seq: Seq, stop: Index) -> None:
+    def hit_at(self, seq: Seq, key: Chain) -> Bool:
+        """The key is one of the hits, and a state can be restored behind it."""
+        index = self.kv.depth(key)
+        return (index < self.kv.size[seq]) & (self.kv.text[seq, index] == key) & self.restorable(key)
+
+    def first_gap(self, seq: Seq, stop: Index) -> Bool:
         """Up to `stop` every boundary that can have a checkpoint has one; there is none at `stop`, or no more hits."""
-        require(stop <= self.kv.size[seq])
-        require(
-            forall(
+        at = self.kv.text[seq, stop]
+        return (
+            (stop <= self.kv.size[seq])
+            & forall(
                 Index,
                 lambda i: implies(
                     (i < stop) & self.resumable(self.kv.text[seq, i]), self.state.cached.has(self.kv.text[seq, i])
                 ),
             )
+            & ((stop == self.kv.size[seq]) | (self.resumable(at) & ~self.state.cached.has(at)))
         )
-        at = self.kv.text[seq, stop]
-        require((stop == self.kv.size[seq]) | (self.resumable(at) & ~self.state.cached.has(at)))
 
     def pin(self, seq: Seq, key: Chain) -> None:
         index = self.kv.depth(key)
         require(self.is_in(seq, Phase.begun))
         require(self.linear & self.equipped(seq))
-        require(index < self.kv.size[seq])
-        require(self.kv.text[seq, index] == key)
-        require(self.restorable(key))
+        require(self.hit_at(seq, key))
         self.state.match(seq, key)
         self.stands[seq] = key
         self.keep = index.next()
@@ -604,6 +607,10 @@ class Lifecycle(Machine):
         seq: Seq = seat.field(Seat.seq_at, 0)
         index: Index = seat.field(Seat.seq_at, 1)
         return seat.is_case(Seat.seq_at) & (seq == self.caller) & (self.base <= index)
+
+    def forgot_call(self) -> Bool:
+        """No call runs, and nothing is known of what the last one asked for."""
+        return ~self.busy & self.need.is_zero() & (self.known == self.state.nothing)
 
     def kept_can_be_restored(self, seq: Seq, key: Chain) -> Bool:
         """The request waits for a checkpoint of the kept boundary, which is there."""
@@ -752,12 +759,14 @@ class Lifecycle(Machine):
             ),
         )
 
-    @invariant("during a step the state is not copied")
-    def steps_uncopied(self) -> Bool:
+    @invariant("a state is copied neither during a step nor after tokens were taken back")
+    def copied_at_rest(self) -> Bool:
         return forall(
             Seq,
             StateSlot,
-            lambda q, x: implies(self.state.reserved(q, x) & self.state.copying.has(x), ~self.stepping.has(q)),
+            lambda q, x: implies(
+                self.state.reserved(q, x) & self.state.copying.has(x), ~self.stepping.has(q) & ~self.astray.has(q)
+            ),
         )
 
     @invariant("only a request that has run, with linear state, is astray")
@@ -954,7 +963,7 @@ class Lifecycle(Machine):
 
     @theorem("at the start every request is out, and no call runs", after=start)
     def starts_idle(self) -> Bool:
-        return ~self.busy & forall(Seq, lambda q: self.is_in(q, Phase.out) & ~self.stepping.has(q))
+        return self.forgot_call() & forall(Seq, lambda q: self.is_in(q, Phase.out) & ~self.stepping.has(q))
 
     # -- theorems: calls -----------------------------------------------------------------------------------------
 
@@ -1004,7 +1013,7 @@ class Lifecycle(Machine):
     @theorem("a refused newcomer is out; a request that ran runs on, with its table and position", after=refused)
     def refused_goes_back(self, seq: Seq) -> Bool:
         return (
-            ~self.busy
+            self.forgot_call()
             & implies(old(self).newcomer, self.is_in(seq, Phase.out) & self.kv.size[seq].is_zero())
             & implies(
                 ~old(self).newcomer,
@@ -1017,7 +1026,8 @@ class Lifecycle(Machine):
     @theorem("a call is refused only if what it lacks cannot be had, even by eviction", after=refuse)
     def refused_for_cause(self, seq: Seq) -> Bool:
         return (
-            implies(~self.housed.has(seq), forall(Single, lambda u: ~self.single.ids.free.has(u)))
+            self.is_in(seq, Phase.undoing)
+            & implies(~self.housed.has(seq), forall(Single, lambda u: ~self.single.ids.free.has(u)))
             & implies(
                 self.housed.has(seq) & old(self).is_in(seq, Phase.begun),
                 forall(StateSlot, lambda x: ~self.state.slots.ids.free.has(x))
@@ -1038,7 +1048,12 @@ class Lifecycle(Machine):
 
     @theorem("a call that succeeds leaves the request with all that it needs", after=admit)
     def admitted_has_all(self, seq: Seq) -> Bool:
-        return self.equipped(seq) & (old(self).need <= self.kv.size[seq]) & ~self.busy & self.is_in(seq, Phase.running)
+        return (
+            self.equipped(seq)
+            & (old(self).need <= self.kv.size[seq])
+            & self.forgot_call()
+            & self.is_in(seq, Phase.running)
+        )
 
     @theorem("a table grows by one block at a time, and never beyond what is needed", after=grow)
     def grown_within(self, seq: Seq, block: Block) -> Bool:
@@ -1049,9 +1064,11 @@ class Lifecycle(Machine):
         )
 
     @theorem("a call begins with what there is, and remembers it", after=begin)
-    def begun_remembers(self, seq: Seq) -> Bool:
+    def begun_remembers(self, seq: Seq, need: Index, known: Chain) -> Bool:
         return (
             self.busy
+            & (self.need == need)
+            & (self.known == known)
             & (self.caller == seq)
             & (self.base == old(self).kv.size[seq])
             & forall(Block, Seat, lambda b, h: self.holders_before[b].has(h) == self.kv.cache.blocks.holders[b].has(h))
@@ -1064,20 +1081,26 @@ class Lifecycle(Machine):
 
     @theorem("the newcomer has the live slot that it took, with the state of no tokens", after=take_slot)
     def slot_taken(self, seq: Seq, slot: StateSlot) -> Bool:
-        return self.state.is_live(seq, slot) & (self.state.at[seq] == self.kv.cache.nothing)
+        return (
+            self.state.is_live(seq, slot)
+            & (self.state.at[seq] == self.kv.cache.nothing)
+            & self.is_in(seq, Phase.begun)
+        )
 
     # -- theorems: hits ------------------------------------------------------------------------------------------
 
     @theorem("contiguous: what is kept can be restored, and is the most that the policy allows", after=pin_contiguous)
     def contiguous_is_largest(self, seq: Seq, key: Chain, stop: Index) -> Bool:
-        return self.kept_can_be_restored(seq, key) & forall(
-            Index,
-            lambda i: implies(
-                (i < self.kv.size[seq]) & (self.kv.depth(key) < i) & self.resumable(self.kv.text[seq, i]),
-                (stop <= i)
-                & self.resumable(self.kv.text[seq, stop])
-                & ~self.state.cached.has(self.kv.text[seq, stop]),
-            ),
+        return (
+            self.kept_can_be_restored(seq, key)
+            & self.first_gap(seq, stop)
+            & (self.kv.depth(key) < stop)
+            & forall(
+                Index,
+                lambda i: implies(
+                    (i < stop) & (self.kv.depth(key) < i), ~self.resumable(self.kv.text[seq, i])
+                ),
+            )
         )
 
     @theorem("deepest: what is kept can be restored, and behind it nothing could be", after=pin_deepest)
@@ -1091,20 +1114,19 @@ class Lifecycle(Machine):
 
     @theorem("contiguous keeps nothing only if the first boundary lacks its checkpoint", after=keep_none_contiguous)
     def contiguous_keeps_none(self, seq: Seq, stop: Index) -> Bool:
-        return self.keep.is_zero() & forall(
-            Index,
-            lambda i: implies(
-                (i < self.kv.size[seq]) & self.resumable(self.kv.text[seq, i]),
-                (stop <= i)
-                & self.resumable(self.kv.text[seq, stop])
-                & ~self.state.cached.has(self.kv.text[seq, stop]),
-            ),
+        return (
+            self.keep.is_zero()
+            & self.is_in(seq, Phase.trimming)
+            & self.first_gap(seq, stop)
+            & forall(Index, lambda i: implies(i < stop, ~self.resumable(self.kv.text[seq, i])))
         )
 
     @theorem("deepest keeps nothing only if no boundary has a checkpoint", after=keep_none_deepest)
     def deepest_keeps_none(self, seq: Seq) -> Bool:
-        return self.keep.is_zero() & forall(
-            Index, lambda i: implies(i < self.kv.size[seq], ~self.restorable(self.kv.text[seq, i]))
+        return (
+            self.keep.is_zero()
+            & self.is_in(seq, Phase.trimming)
+            & forall(Index, lambda i: implies(i < self.kv.size[seq], ~self.restorable(self.kv.text[seq, i])))
         )
 
     @theorem("trimming gives back one block behind the kept boundary, which its key still leads to", after=trim)
@@ -1112,6 +1134,7 @@ class Lifecycle(Machine):
         index = self.kv.size[seq]
         return (
             (self.keep <= index)
+            & (index < old(self).kv.size[seq])
             & ~self.kv.seated(old(self).kv.table[seq, index], seq, index)
             & forall(Block, lambda b: self.kv.cache.blocks.free.has(b) == old(self).kv.cache.blocks.free.has(b))
             & forall(Chain, lambda k: self.kv.cache.cached.has(k) == old(self).kv.cache.cached.has(k))
@@ -1119,7 +1142,7 @@ class Lifecycle(Machine):
 
     @theorem("what is left after trimming ends exactly where the request will be restored", after=trimmed)
     def trimmed_is_kept(self, seq: Seq) -> Bool:
-        return (self.kv.size[seq] == self.keep) & implies(
+        return (self.kv.size[seq] == self.keep) & self.is_in(seq, Phase.growing) & implies(
             self.stands[seq] != self.kv.cache.nothing,
             (self.state.at[seq] == self.stands[seq])
             & self.state.waiting.has(seq)
@@ -1128,7 +1151,13 @@ class Lifecycle(Machine):
 
     @theorem("with linear state a hit leaves at least one token to compute", after=mount)
     def hit_leaves_a_token(self, seq: Seq, key: Chain) -> Bool:
-        return implies(self.linear, self.state.longer(self.known, key)) & self.equipped(seq)
+        index = old(self).kv.size[seq]
+        return (
+            implies(self.linear, self.state.longer(self.known, key))
+            & self.equipped(seq)
+            & (index < self.kv.size[seq])
+            & (self.kv.text[seq, index] == key)
+        )
 
     @theorem("without linear state all hits count as computed", after=keep_all)
     def all_kept(self, seq: Seq) -> Bool:
@@ -1171,7 +1200,10 @@ class Lifecycle(Machine):
     def truncated_is_astray(self, seq: Seq, chain: Chain) -> Bool:
         return (
             implies(chain != self.kv.cache.nothing, self.stands[seq] == chain)
+            & (self.kv.text[seq, self.kv.depth(old(self).stands[seq])] == chain)
             & (self.astray.has(seq) == self.linear)
+            & ~self.state.restoring.has(seq)
+            & forall(StateSlot, lambda x: ~(self.state.reserved(seq, x) & self.state.copying.has(x)))
             & (self.kv.size[seq] == old(self).kv.size[seq])
         )
 
@@ -1202,6 +1234,84 @@ class Lifecycle(Machine):
     @theorem("a single block goes back after the live slot, and the live slot after all blocks", after=leave_single)
     def seeds_order(self, seq: Seq) -> Bool:
         return self.kv.size[seq].is_zero() & ~self.state.running.has(seq) & ~self.housed.has(seq)
+
+    # -- theorems: what an event does ----------------------------------------------------------------------------
+
+    @theorem("a block that is undone is given back", after=undo_block)
+    def undone_block_is_gone(self, seq: Seq) -> Bool:
+        return (self.kv.size[seq] < old(self).kv.size[seq]) & (self.base <= self.kv.size[seq])
+
+    @theorem("the newcomer's live slot goes back after its blocks", after=undo_slot)
+    def undone_slot_is_gone(self, seq: Seq) -> Bool:
+        return ~self.state.running.has(seq) & self.kv.size[seq].is_zero()
+
+    @theorem("a block of a request that leaves is given back", after=leave_block)
+    def left_block_is_gone(self, seq: Seq) -> Bool:
+        return self.kv.size[seq] < old(self).kv.size[seq]
+
+    @theorem("the live slot of a request that leaves goes back after its blocks", after=leave_slot)
+    def left_slot_is_gone(self, seq: Seq) -> Bool:
+        return ~self.state.running.has(seq) & self.kv.size[seq].is_zero()
+
+    @theorem("a block that is given back held nothing that is computed", after=give_back)
+    def given_back_was_empty(self, seq: Seq) -> Bool:
+        return (self.kv.size[seq] < old(self).kv.size[seq]) & self.behind(seq, self.kv.size[seq])
+
+    @theorem("a copy stands in the place of the shared block", after=copy_on_write)
+    def copied_in_place(self, seq: Seq, index: Index, target: Block) -> Bool:
+        return (self.kv.table[seq, index] == target) & (self.kv.size[seq] == old(self).kv.size[seq])
+
+    @theorem("a restore runs", after=restore_started)
+    def restore_runs(self, seq: Seq) -> Bool:
+        return self.state.restoring.has(seq)
+
+    @theorem("a restore that has failed does not run", after=restore_failed)
+    def restore_stopped(self, seq: Seq) -> Bool:
+        return ~self.state.restoring.has(seq) & self.state.waiting.has(seq)
+
+    @theorem("a slot is reserved where blocks can be reused as well", after=reserve)
+    def reserved_for_later(self, seq: Seq, slot: StateSlot, key: Chain) -> Bool:
+        return self.state.reserved(seq, slot) & (self.state.key[slot] == key) & self.resumable(key)
+
+    @theorem("a copy that is done is a checkpoint still to be committed", after=copy_done)
+    def copy_complete(self, seq: Seq, slot: StateSlot) -> Bool:
+        return self.state.copied.has(slot) & (self.state.content[slot] == self.stands[seq])
+
+    @theorem("a copy that has failed does not run", after=copy_failed)
+    def copy_stopped(self, slot: StateSlot) -> Bool:
+        return ~self.state.copying.has(slot)
+
+    @theorem("a committed checkpoint can be matched", after=commit)
+    def checkpoint_matchable(self, seq: Seq, slot: StateSlot) -> Bool:
+        return self.restorable(self.state.key[slot]) & ~self.state.reserved(seq, slot)
+
+    @theorem("a reservation that is given back leaves a free slot", after=abort_save)
+    def save_aborted(self, slot: StateSlot) -> Bool:
+        return self.state.slots.ids.free.has(slot)
+
+    @theorem("what is published can be matched", after=publish)
+    def published_is_matchable(self, seq: Seq, index: Index) -> Bool:
+        return self.kv.cache.cached.has(self.kv.text[seq, index])
+
+    @theorem("a key that is evicted cannot be matched", after=evict)
+    def evicted_is_gone(self, key: Chain) -> Bool:
+        return ~self.kv.cache.cached.has(key)
+
+    @theorem("a checkpoint that is evicted cannot be matched", after=evict_state)
+    def evicted_state_is_gone(self, key: Chain) -> Bool:
+        return ~self.state.cached.has(key)
+
+    @theorem("after a reset no key can be matched", after=reset)
+    def reset_forgets(self) -> Bool:
+        return forall(Chain, lambda k: ~self.kv.cache.cached.has(k))
+
+    @theorem("an outside holder keeps the block in use", after=hold)
+    def held_from_outside(self, block: Block, pin: Pin) -> Bool:
+        return self.kv.cache.blocks.holders[block].has(Seat.pin_of(pin))
+
+    @theorem("an outside holder that lets go holds nothing", after=unhold)
+    def let_go(self, block: Block, pin: Pin) -> Bool:
+        return ~self.kv.cache.blocks.holders[block].has(Seat.pin_of(pin))
 
     # -- theorems: what is possible ------------------------------------------------------------------------------
 
@@ -1302,6 +1412,104 @@ class Lifecycle(Machine):
                 )
                 & implies(
                     self.housed.has(q) & ~self.linear, possible(self.keep_all)(q) & ~possible(self.refuse)(q)
+                ),
+            ),
+        )
+
+    @theorem("while a call runs the worker does nothing, and it does nothing for requests that do not run")
+    def worker_waits(self) -> Bool:
+        return forall(
+            Seq,
+            StateSlot,
+            Chain,
+            Index,
+            lambda q, x, c, i: implies(
+                ~self.is_idle(q),
+                ~possible(self.write)(q, c)
+                & ~possible(self.restore_started)(q)
+                & ~possible(self.restore_done)(q)
+                & ~possible(self.reserve)(q, x, c)
+                & ~possible(self.copy_started)(q, x)
+                & ~possible(self.copy_done)(q, x)
+                & ~possible(self.commit)(q, x)
+                & ~possible(self.truncate)(q, c)
+                & ~possible(self.resume)(q)
+                & ~possible(self.restart)(q)
+                & ~possible(self.publish)(q, i)
+                & ~possible(self.give_back)(q)
+                & ~possible(self.leave)(q),
+            ),
+        )
+
+    @theorem("a copy fails, and a reservation goes back, only between calls or when the request leaves")
+    def failures_wait(self) -> Bool:
+        return forall(
+            Seq,
+            StateSlot,
+            lambda q, x: implies(
+                ~self.is_idle(q) & ~self.is_in(q, Phase.leaving),
+                ~possible(self.restore_failed)(q)
+                & ~possible(self.copy_failed)(q, x)
+                & ~possible(self.abort_save)(q, x),
+            ),
+        )
+
+    @theorem("a boundary with a checkpoint, and none lacking before it, can be kept, up to the first gap")
+    def contiguous_can_pin(self) -> Bool:
+        return forall(
+            Seq,
+            Chain,
+            Index,
+            lambda q, k, stop: implies(
+                self.is_in(q, Phase.begun)
+                & self.linear
+                & self.equipped(q)
+                & self.first_gap(q, stop)
+                & self.hit_at(q, k)
+                & (self.kv.depth(k) < stop)
+                & forall(
+                    Index,
+                    lambda i: implies((self.kv.depth(k) < i) & (i < stop), ~self.resumable(self.kv.text[q, i])),
+                ),
+                possible(self.pin_contiguous)(q, k, stop),
+            ),
+        )
+
+    @theorem("the deepest boundary with a checkpoint can be kept")
+    def deepest_can_pin(self) -> Bool:
+        return forall(
+            Seq,
+            Chain,
+            lambda q, k: implies(
+                self.is_in(q, Phase.begun)
+                & self.linear
+                & self.equipped(q)
+                & self.hit_at(q, k)
+                & forall(
+                    Index,
+                    lambda i: implies(
+                        (i < self.kv.size[q]) & self.restorable(self.kv.text[q, i]), i <= self.kv.depth(k)
+                    ),
+                ),
+                possible(self.pin_deepest)(q, k),
+            ),
+        )
+
+    @theorem("where no boundary can be kept none is: the call goes on without hits")
+    def none_can_be_kept(self) -> Bool:
+        return forall(
+            Seq,
+            Index,
+            lambda q, stop: implies(
+                self.is_in(q, Phase.begun) & self.linear & self.equipped(q),
+                implies(
+                    forall(Index, lambda i: implies(i < self.kv.size[q], ~self.restorable(self.kv.text[q, i]))),
+                    possible(self.keep_none_deepest)(q),
+                )
+                & implies(
+                    self.first_gap(q, stop)
+                    & forall(Index, lambda i: implies(i < stop, ~self.resumable(self.kv.text[q, i]))),
+                    possible(self.keep_none_contiguous)(q, stop),
                 ),
             ),
         )
