@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from kvspec.spec.language import Chapter
+from kvspec.spec.language.machine import Machine
 from kvspec.spec.pool import Pool
 from kvspec.spec.sequences import Sequences
 
@@ -15,24 +16,26 @@ _other_texts: list[Chapter] = []
 
 def sequences() -> Chapter:
     """The chapter that the model of a manager runs."""
-    return _other_texts[-1] if _other_texts else _sequences()
+    return _followed(Sequences)
 
 
-@cache
-def _sequences() -> Chapter:
-    return Chapter(Sequences)
-
-
-@cache
 def pool() -> Chapter:
     """The chapter that the model of a pool of ranks runs."""
-    return Chapter(Pool)
+    return _followed(Pool)
+
+
+def _followed(cls: type[Machine]) -> Chapter:
+    return next((text for text in reversed(_other_texts) if text.cls is cls), None) or _as_it_stands(cls)
+
+
+@cache
+def _as_it_stands(cls: type[Machine]) -> Chapter:
+    return Chapter(cls)
 
 
 @contextmanager
 def following(text: Chapter) -> Iterator[None]:
-    """Models of managers that are made inside follow another text of the chapter: what does a judge find who misreads
-    it?"""
+    """Models that are made inside follow another text of their chapter: what does a judge find who misreads it?"""
     _other_texts.append(text)
     try:
         yield

@@ -19,8 +19,11 @@ from kvspec.model.scenario import (
     write_event_scenario,
 )
 from kvspec.model.scenario.events import load_chapter
+from kvspec.proofs.campaign import Options, groups, prove_group
+from kvspec.proofs.verdicts import Verdict
 from kvspec.spec.blocks import Blocks, Holder
 from kvspec.spec.language import Bool, Chapter, Machine, Map, Set, event, forall, implies, init, invariant, theorem, use
+from kvspec.spec.lifecycle import Lifecycle
 from kvspec.spec.sorts import Block, Pin
 
 HELD = """pool 3 block 2
@@ -115,6 +118,95 @@ def test_what_the_chapter_does_not_know_is_said(text: str, line: int, what: str,
         run(text)
     assert caught.value.line == line
     assert what in caught.value.what and expected in caught.value.expected
+
+
+# -- pools of ranks ---------------------------------------------------------------------------------------------------
+
+ONE_RANK = """pool 4 block 2 single 3 slots 3
+chapter lifecycle
+event begin a 1 [1 2 3]
+event take_single a 1
+event take_slot a 2
+event keep_none_contiguous a 0
+event trimmed a
+event grow a 1
+event admit a
+event write a [1 2]
+event end_step a
+event reserve a 1 [1 2]
+event copy_started a 1
+event evict_state [1 2]
+expect forbidden
+event copy_done a 1
+event commit a 1
+event publish a 0
+event leave a
+event leave_single a
+expect forbidden
+event leave_block a
+event leave_slot a
+event leave_single a
+event left a
+"""
+TWO_RANKS = """pool 4 block 2 single 3 slots 3 ranks 2
+chapter pool
+event choose_rank a 0
+event begin a 1 [1 2 3]
+event take_single a 1
+event choose_rank b 1
+event begin b 0 [1]
+event take_single b 2
+event take_slot b 1
+event take_slot a 2
+event keep_none_contiguous a 0
+event trimmed a
+event grow a 1
+event admit a
+event choose_rank c 0
+expect forbidden
+event choose_rank c 1
+"""
+GIVEN_OWNERS = """pool 4 block 2 single 2 slots 4
+chapter linear_state
+given
+  free 3
+  holders 1: live a
+  holders 2: committed [7 8]
+  running a
+  live a: 1
+  at a: []
+  members [7 8]
+  cached [7 8] at 2
+  content 1: []
+  content 2: [7 8]
+  clean 1, 2
+end
+event match a [7 8]
+event evict [7 8]
+expect forbidden
+event restore_started a
+event restore_done a
+event evict [7 8]
+"""
+
+
+@pytest.mark.parametrize("text", [ONE_RANK, TWO_RANKS, GIVEN_OWNERS], ids=["lifecycle", "pool", "linear_state"])
+def test_single_blocks_slots_and_ranks_are_numbers(text: str) -> None:
+    result = run(text)
+    assert result.passed, result.last
+
+
+def test_a_counterexample_over_slots_and_phases_runs() -> None:
+    text = Chapter(Lifecycle)
+    guard = text.event("take_single").sites[2]
+    careless = text.with_event("take_single", lambda site: None if site.number == guard.number else site.terms)
+    group = next(g for g in groups("lifecycle", careless) if any(".take_single->" in o.id for o in g.obligations))
+    refuted = [r for r in prove_group(group, Options()) if r.verdict is Verdict.REFUTED]
+    assert refuted and refuted[0].counterexample is not None and refuted[0].counterexample.scenario is not None
+    scenario = parse_scenario(refuted[0].counterexample.scenario)
+    assert scenario.chapter == "lifecycle" and scenario.config.is_pool
+    result = run(refuted[0].counterexample.scenario)
+    assert result.verdict == "violated" and result.last.outcome.startswith("forbidden"), result.last
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
