@@ -64,7 +64,7 @@ _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violat
 
 
 def conform(
-    target: Annotated[str, typer.Argument(help="torch, model, or package.module:attribute.")],
+    target: Annotated[str, typer.Argument(help="torch, pool, model, or package.module:attribute.")],
     seed: Annotated[int, typer.Option(help="The same seed gives the same operations.")] = 0,
     operations: Annotated[
         int | None,

@@ -36,7 +36,7 @@ _COLUMN: Final = 44
 
 def run(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenarios (docs/scenarios.md).")],
-    target: Annotated[str, typer.Option(help="torch, model, or package.module:attribute.")] = "torch",
+    target: Annotated[str, typer.Option(help="torch, pool, model, or package.module:attribute.")] = "torch",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="One line for each scenario that holds.")] = False,
     json: JsonOption = None,
     junit: JunitOption = None,

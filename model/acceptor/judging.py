@@ -14,6 +14,7 @@ from kvspec.model.compiled import InvariantError, StepError
 from kvspec.model.conformance import CacheEvent, Capability, MisuseError, PoolConfig, Target
 from kvspec.model.executable import Part, Tables
 from kvspec.model.promises import Family, Violation
+from kvspec.spec import CHAPTERS
 
 P = TypeVar("P", bound=Tables)
 
@@ -58,6 +59,7 @@ class Judging(ABC, Generic[P]):
         self.hit_limit = target.hit_limit
         self.pool: P = pool
         self.views = views
+        self._by_rank: Sequence[Part] = pool.parts()
         self.counts: Counter[str] = Counter()
         self.number = 0
         self.closed = False
@@ -85,7 +87,7 @@ class Judging(ABC, Generic[P]):
 
     def part(self, rank: int) -> Part:
         """A rank, as the model knows it."""
-        return self.pool.parts()[rank]
+        return self._by_rank[rank]
 
     def _judge(
         self,
@@ -175,8 +177,8 @@ class Judging(ABC, Generic[P]):
         arguments = " ".join(map(str, error.arguments))
         shown = "".join(f"; {words}" for words in self._step_words(error))
         where = f"the spec forbids it here ({error.requirement.where})"
-        more = f"kvspec explain {self.chapter}.{error.event.name}"
-        return Violation(family, error.event.name, f"{error.event.name} {arguments}: {where}{shown}; see {more}")
+        more = f"; see kvspec explain {self.chapter}.{error.event.name}" if self.chapter in CHAPTERS else ""
+        return Violation(family, error.event.name, f"{error.event.name} {arguments}: {where}{shown}{more}")
 
     @abstractmethod
     def _step_words(self, error: StepError) -> Sequence[str]:

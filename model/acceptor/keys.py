@@ -44,6 +44,9 @@ class KeyJudging(Judging[P]):
     def _events(self, seq: str | None = None) -> list[CacheEvent]:
         """Make the cache changes that the target reports as events of the model."""
         self.events = []
+        if not self.sees(Capability.EVENTS):
+            self._infer()
+            return self.events
         for rank in range(len(self.views)):
             found = self._drain_of(rank)
             for e in found:
@@ -52,7 +55,6 @@ class KeyJudging(Judging[P]):
                 else:
                     self._evicted(rank, self._chain_of(rank, e))
             self.events += found
-        self._infer()
         return self.events
 
     def _stored(self, rank: int, e: CacheEvent, seq: str | None) -> None:

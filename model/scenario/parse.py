@@ -18,6 +18,7 @@ from kvspec.model.conformance import Context, PoolConfig
 from kvspec.model.promises import Family
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.language import ScenarioError
+from kvspec.model.scenario.write import format_item
 
 Node = Tree[Token]
 
@@ -49,6 +50,11 @@ OPERATION_WORDS: Final = frozenset(
     | {"RESTORE", "RESTORE_START", "RESTORE_DONE", "RESTORE_FAILED"}
 )
 """Terminals of the words that operations begin with."""
+OF_POOLS: Final = (
+    ops.Save, ops.SaveStart, ops.SaveFinish, ops.Restore, ops.RestoreStart, ops.RestoreFinish,
+    la.Saved, la.Singles, la.Slots, la.Checkpoints, la.OnRank, la.Waiting, la.State,
+)  # fmt: skip
+"""Operations and checks that only pools of ranks have."""
 _AFTERWARDS: Final = (la.Granted, la.Saved, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)
 """Checks of what was done before them."""
 _UNPRINTABLE: Final = re.compile(r"[^\t\r\n\x20-\x7e\x80-\U0010ffff]")
@@ -150,6 +156,7 @@ class _Reader:
         chapter = self._text(parts["chapter"].children[1]) if "chapter" in parts else "sequences"
         is_events = "chapter" in parts or given is not None or any(isinstance(x.item, la.EventLine) for x in lines)
         self._one_kind(lines, is_events)
+        self._in_a_pool(lines, config)
         self._checks_have_a_subject(lines, given is not None)
         return la.Scenario(self.name, config, lines, chapter if is_events else None, facts)
 
@@ -167,6 +174,14 @@ class _Reader:
         for line, following in pairwise(lines):
             if isinstance(line.item, la.Violated):
                 raise ScenarioError(self.name, following.number, 1, "a line behind a violation", "the end of the file")
+
+    def _in_a_pool(self, lines: tuple[la.Line, ...], config: PoolConfig) -> None:
+        """One manager has no ranks, single blocks or states."""
+        for line in lines:
+            if not config.is_pool and (isinstance(line.item, OF_POOLS) or getattr(line.item, "rank", None)):
+                word = format_item(line.item)
+                what = f"'{word}' where one manager is driven"
+                raise ScenarioError(self.name, line.number, 1, what, "a pool, with 'single N' in its line")
 
     def _checks_have_a_subject(self, lines: tuple[la.Line, ...], done: bool) -> None:
         """A check of what was done stands behind something that was done, or behind a given state."""

@@ -49,6 +49,23 @@ def victim_anybody(self: LinearStatePrefixCache) -> Checkpoint | None:
     return self.entries_.popitem(last=False)[1] if self.entries_ else None
 
 
+def acquire_remembers(self: LinearStatePrefixCache) -> Block | None:
+    slot = LinearStatePrefixCache.acquire_live_slot(self)
+    if slot is not None:
+        self.__dict__.setdefault("live_slots", []).append(slot)
+    return slot
+
+
+def reserve_live_slot(self: LinearStatePrefixCache, key: bytes) -> Checkpoint | None:
+    """Where no slot can be had, the first live one is written over."""
+    pending = LinearStatePrefixCache.reserve(self, key)
+    live = [slot for slot in self.__dict__.get("live_slots", []) if slot.record_ is not None]
+    if pending is not None or key in self.entries_ or key in self.pending_ or not live:
+        return pending
+    self.pending_[key] = Checkpoint(key, live[0].copy())
+    return self.pending_[key]
+
+
 def fresh_is_not_zeroed(self: LinearStatePrefixCache) -> list[int]:
     LinearStatePrefixCache.take_fresh_slots(self)
     return []

@@ -56,6 +56,10 @@ FAULTS: Final = (
         (States, "match_and_pin", f.match_does_not_pin), (States, "unpin", f.unpin_nothing),
     ),
     _row(
+        "save_takes_live_slot", "a save writes over a live slot", "no_reuse_while_used",
+        (States, "acquire_live_slot", f.acquire_remembers), (States, "reserve", f.reserve_live_slot),
+    ),
+    _row(
         "restored_from_before", "a restore copies from the slot of before", "state_position",
         (Target, "preempt", f.preempt_remembers_slot), (Target, "restore_finish", f.restore_from_slot_before),
     ),

@@ -31,6 +31,7 @@ BROKEN = {
     "B47": "state_position/waiting_readable",
     "B60": "rank/rank_given",
     "match_unpinned": "no_reuse_while_used/evict_state",
+    "save_takes_live_slot": "no_reuse_while_used/save_slot",
     "restored_from_before": "state_position/state",
     "end_loses_reservation": "partition/free_ids",
     "trim_one_more": "state_position/trim_unrestorable",

@@ -6,6 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from faulty.twins import build
 from hypothesis import given
@@ -28,6 +29,7 @@ from kvspec.model.scenario import (
     run_scenario,
 )
 from kvspec.model.scenario import language as la
+from kvspec.model.scenario.parse import OF_POOLS
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "scenarios.md").read_text(encoding="utf-8")
 KEYWORDS = ["start", "as", "end", "given", "expect", "event", "at", "pool", "salt", "version", "no-cache", "a-1", "x.y"]
@@ -101,6 +103,8 @@ def test_a_scenario_of_operations_reads_back(
     comment: str,
 ) -> None:
     comment = "".join(c for c in comment if c.isprintable())
+    if any(isinstance(item, OF_POOLS) or getattr(item, "rank", None) for item in (first, *more)):
+        config = msgspec.structs.replace(config, num_single_blocks=max(2, config.num_single_blocks))
     read = parse_scenario(format_scenario([first, *more], config, expects, comment))
     assert read.items == [first, *more, *expects]
     assert read.config == config
@@ -158,6 +162,21 @@ BROKEN = [
     ("pool -4 block 2", (1, 6), "-4", "0 or more"),
     ("pool 9999999 block 9999", (1, 6), "token cells", "at most 16777216"),
     ("pool 4 block 2 no-cache no-cache", (1, 25), "'no-cache' twice", "once"),
+    ("pool 4 block 2 single 3 ranks 2 single 3", (1, 33), "'single' twice", "once"),
+    ("pool 4 block 2 single", (1, 22), "the line ends", "a number"),
+    ("pool 4 block 2 single 1", (1, 1), "'single' is 1", "at least 2"),
+    ("pool 4 block 2 single 3 slots 1", (1, 1), "'slots' is 1", "at least 2"),
+    ("pool 4 block 2 slots 3", (1, 1), "'single' is 0", "at least 2 in a pool"),
+    ("pool 4 block 2 single 3 ranks 0", (1, 1), "'ranks' is 0", "at least 1"),
+    ("pool 4 block 2 single 3 slots -3", (1, 31), "-3", "0 or more"),
+    ("pool 4 block 2 single 3 deepest contiguous", (1, 33), "two policies", "contiguous or deepest"),
+    ("pool 4 block 2 single 99999999999", (1, 1), "a pool of so many", "cells"),
+    ("pool 4 block 2 single 3\nstart a\nexpect rank a both", (3, 15), "rank 'both'", "a number, or none"),
+    ("pool 4 block 2 single 3\nevict 1 rank x", (2, 14), "found 'x'", "a number"),
+    ("pool 4 block 2\nstart a\nsave a", (3, 1), "'save a' where one manager", "'single N'"),
+    ("pool 4 block 2\nevict 1 rank 1", (2, 1), "'evict 1 rank 1' where", "a pool"),
+    ("pool 4 block 2\nexpect slots 2", (2, 1), "'expect slots 2' where", "a pool"),
+    ("pool 4 block 2 single 3\nexpect saved", (2, 1), "a check of what was done", "before it"),
     ("pool 4 block 2\nalocate a 3", (2, 1), "found 'alocate'", "an operation (abort, allocate"),
     ("pool 4 block 2\nallocatea 3", (2, 1), "found 'allocatea'", "an operation"),
     ("pool 4 block 2\nallocate a x", (2, 12), "found 'x'", "a number"),

@@ -13,7 +13,6 @@ from kvspec import spec
 from kvspec.spec import CHAPTERS, UnknownChapter, load
 from kvspec.spec.language import Chapter, Machine
 
-
 PROVED_IN_A_TEST = {
     ("kvspec.spec.admission", "Admission"),
     ("kvspec.spec.lifecycle", "Lifecycle"),
