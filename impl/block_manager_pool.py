@@ -54,7 +54,8 @@ class BlockManagerPool(KVCacheManager):
     """Ranks with a block manager, a single-block manager and, with linear state, a `LinearStatePrefixCache` each.
 
     A call that is refused or fails leaves all as it was: rank, single block, live slot, pin, blocks, the checkpoint
-    that gave way for the slot, and the order in which blocks and checkpoints were used.
+    that gave way for the slot, and the order in which blocks and checkpoints were used. So does one whose `copy_blocks`
+    raises, except that what was evicted for the copies is gone.
 
     Attributes:
         block_managers_, single_block_managers_, linear_state_prefix_caches_: by rank; the last one is empty without

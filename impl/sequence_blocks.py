@@ -31,7 +31,10 @@ def check_unmounted(sequence: Sequence, where: str) -> None:
 
 
 def grow(manager: BlockManagerImpl, sequence: Sequence, num_tokens: int, shared: Items[int], copy: Copy) -> bool:
-    """Room for so many tokens, and blocks of its own in the place of shared ones; all or nothing, False if refused."""
+    """Room for so many tokens, and blocks of its own in the place of shared ones; all or nothing, False if refused.
+
+    If the copy raises, the table is as it was and the fresh blocks are free again; what was evicted for them is gone.
+    """
     missing = max(sequence.blocks_for(num_tokens) - len(sequence.kv_state_.blocks_), 0)
     if not missing and not shared:
         return True
@@ -39,7 +42,11 @@ def grow(manager: BlockManagerImpl, sequence: Sequence, num_tokens: int, shared:
     if blocks is None:
         return False
     if shared:
-        copy(sequence, shared, blocks[missing:])
+        try:
+            copy(sequence, shared, blocks[missing:])
+        except BaseException:
+            manager.release_blocks(blocks)
+            raise
         del blocks[missing:]
     sequence.kv_state_.add_kv_blocks(blocks, taken=True)
     return True
@@ -55,12 +62,12 @@ def replace_shared(
     """Copy-on-write: put copies in the place of shared blocks, then give the shared handles back.
 
     Only the block in which the computed tokens end has content to copy; those behind it were never written by
-    this sequence. The copy, (source, target) ids each, is done before the sources can be freed.
+    this sequence. The copy, (source, target) ids each, is done before the sources can be freed, and before the table
+    names the targets: where it raises, nothing has changed.
     """
-    copied = range(sequence.num_full_blocks, sequence.blocks_for(sequence.computed_))
-    old = sequence.replace_shared(indices, blocks)
-    copy_blocks([(old[n].id, blocks[n].id) for n, index in enumerate(indices) if index in copied])
-    manager.release_blocks(old)
+    copied, table = range(sequence.num_full_blocks, sequence.blocks_for(sequence.computed_)), sequence.kv_state_.ids_
+    copy_blocks([(table[index], blocks[n].id) for n, index in enumerate(indices) if index in copied])
+    manager.release_blocks(sequence.replace_shared(indices, blocks))
 
 
 def publish(manager: BlockManagerImpl, sequence: Sequence) -> None:

@@ -71,7 +71,7 @@ def of_pool(pool: BlockManagerPool, *sequences: Sequence) -> tuple[object, ...]:
         (
             manager.free_ids(),
             manager.num_used_blocks,
-            [(r and r.ref_count_, r and r.holders_, r and r.hash_value_) for r in manager._records],
+            [(r.ref_count_, r.holders_, r.hash_value_) if r else (0, 0, None) for r in manager._records],
             by_use(pool, rank),
         )
         for rank, manager in enumerate(pool.block_managers_)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
 
 import pytest
 from small_pools import by_use, done, is_empty, of_pool, of_sequence, pool_of, request, restore, run
@@ -660,6 +662,47 @@ def test_such_a_copy_needs_somebody_who_copies() -> None:
         pool.allocate(sequence, 7)
     assert of_pool(pool, sequence) == before
     held.release()
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
+@pytest.mark.parametrize(("num_blocks", "more"), [(8, 0), (8, 6), (6, 5)], ids=["room", "grown", "after evictions"])
+def test_a_copy_that_raises_changes_nothing(error: type[BaseException], num_blocks: int, more: int) -> None:
+    """But what was evicted for its blocks."""
+    working = [False]
+
+    def copy_blocks(rank: int, pairs: Items[tuple[int, int]]) -> None:
+        if not working[0]:
+            raise error
+
+    config = PoolConfig(num_blocks=num_blocks, block_size=4, num_single_blocks=3, sanitizer=True)
+    pool = BlockManagerPool(config, copy_blocks=copy_blocks)
+    if more == 5:
+        done(pool, range(50, 59))
+        assert pool.block_managers_[0].num_free_blocks == 3
+    sequence = run(pool, request(pool, range(8)))
+    pool.truncate(sequence, 6)
+    held = pool.block_managers_[0].hold(sequence.kv_state_.ids_[1])
+    sequence.tokens_.extend(range(6, 8 + more))
+    before, available = of_pool(pool, sequence), pool.block_managers_[0].num_available_blocks
+    with pytest.raises(error):
+        pool.allocate(sequence, 8 + more)
+    assert pool.block_managers_[0].num_available_blocks == available
+    assert of_sequence(sequence) == of_sequence_before(before)
+    if more != 5:
+        assert of_pool(pool, sequence) == before
+    working[0] = True
+    assert pool.allocate(sequence, 8 + more) and sequence.forbidden_indices(8 + more) == []
+    pool.abort(sequence)
+    held.release()
+    gc.collect()
+    assert is_empty(pool)
+    assert all(m.sanitizer_ is not None and m.sanitizer_.is_clean for m in pool.block_managers_)
+
+
+def of_sequence_before(before: tuple[object, ...]) -> object:
+    sequences = before[-1]
+    assert isinstance(sequences, list)
+    return sequences[0]
 
 
 # -- misuse -----------------------------------------------------------------------------------------------------------

@@ -359,6 +359,28 @@ def test_a_fork_without_room_for_the_copy_is_refused() -> None:
     assert driver.reads_its_own("b")
 
 
+def test_a_copy_that_raises_leaves_a_fork_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(8, 4)
+    driver.run("a", range(6))
+    driver.fork("a", "b")
+    driver.append("b", *range(20, 30))
+
+    def broken(pairs: Sequence[tuple[int, int]]) -> None:
+        raise RuntimeError("the device is lost")
+
+    before = driver.state()
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.target.buffers_, "copy_blocks", broken)
+        with pytest.raises(RuntimeError, match="the device is lost"):
+            driver.target.allocate("b", 16)
+    assert driver.state() == before
+    driver.fill("b")
+    assert driver.reads_its_own("a") and driver.reads_its_own("b")
+    for seq in ("a", "b"):
+        driver.target.abort(seq)
+    assert driver.target.free_count() == 7
+
+
 def test_reserved_blocks_of_a_fork_are_replaced_without_a_copy() -> None:
     driver = Driver(9, 2)
     driver.start("a", range(6))
