@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvspec.impl.closing import closed_error
 from kvspec.impl.errors import HandleInUseError, ReleasedHandleError
 
 if TYPE_CHECKING:
@@ -101,12 +102,20 @@ class Block:
         return self.record_ is None
 
     def copy(self) -> Block:
-        """Another handle of the same block, not yet counted as a sequence's. Raises `ReleasedHandleError`."""
+        """Another handle of the same block, not yet counted as a sequence's.
+
+        Raises:
+            ReleasedHandleError: this one was given back.
+            ClosedError: the manager is closed.
+        """
         record = self.record_
         if record is None:
             raise self._released("copy")
+        manager = record.manager_
+        if manager.closed_:
+            raise closed_error("Block.copy")
         record.add_reference()
-        return record.manager_.handle_type_(record)
+        return manager.handle_type_(record)
 
     def release(self) -> None:
         """Give this handle back; the last one of a block frees its id (seed 3.1).
@@ -124,7 +133,7 @@ class Block:
             raise HandleInUseError("Block.release", what, "BlockManager.deallocate before the release")
         manager = record.manager_
         if manager.closed_:
-            raise manager.closed_error("Block.release")
+            raise closed_error("Block.release")
         self.record_ = None
         count = record.ref_count_ - 1
         record.ref_count_ = count

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvspec.impl.block import Block, BlockRecord
-from kvspec.impl.errors import ClosedError
 
 if TYPE_CHECKING:
     from kvspec.impl.prefix_cache import PrefixKeys
@@ -23,7 +22,8 @@ class BlockManager(ABC):
     """Allocator of physical blocks.
 
     Attributes:
-        closed_: set by `close`; handles refuse to be released afterwards.
+        closed_: set by `close`. Every later call is an error, and so is a release or copy of a handle; counts can
+            still be read.
         sanitizer_: reports of the sanitizer mode, None outside of it.
         handle_type_: class of the handles that are made, `TrackedBlock` in sanitizer mode.
     """
@@ -78,7 +78,3 @@ class BlockManager(ABC):
     @abstractmethod
     def block_shared(self, record: BlockRecord) -> None:
         """A published block has got its first holder besides the cache."""
-
-    def closed_error(self, where: str) -> ClosedError:
-        """The error for a use after `close`."""
-        return ClosedError(where, "the manager is closed", "a call before close")

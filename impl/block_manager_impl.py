@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 from kvspec.impl.block import Block, BlockRecord
+from kvspec.impl.closing import while_open
 from kvspec.impl.free_list_manager import FreeListManager
 from kvspec.impl.paging import block_index
 from kvspec.impl.prefix_cache import PrefixCache, PrefixKeys
@@ -47,6 +48,7 @@ class BlockManagerImpl(FreeListManager):
         """Blocks that an allocation can get: free ones, and idle ones of the prefix cache."""
         return self.num_free_blocks_ + (self.prefix_cache_.num_idle_ if self.prefix_cache_ is not None else 0)
 
+    @while_open
     def has_enough_blocks(self, num_blocks: int) -> bool:
         """Whether that many blocks are free, after evicting idle cached ones if, and only if, that suffices.
 
@@ -63,6 +65,7 @@ class BlockManagerImpl(FreeListManager):
         return self.num_free_blocks_ >= num_blocks
 
     # -- prefix cache ------------------------------------------------------------------------------------------------
+    @while_open
     def allocate_shared(
         self, token_ids: array[int], keys: PrefixKeys | None = None, max_blocks: int | None = None
     ) -> list[Block]:
@@ -72,11 +75,7 @@ class BlockManagerImpl(FreeListManager):
             token_ids: tokens of the sequence.
             keys: its chain of keys; without it the tokens stand in no context.
             max_blocks: longest hit, in blocks.
-        Raises:
-            ClosedError: the manager is closed.
         """
-        if self.closed_:
-            raise self.closed_error(self._where("allocate_shared"))
         cache = self.prefix_cache_
         if cache is None:
             return []
@@ -86,6 +85,7 @@ class BlockManagerImpl(FreeListManager):
             return []
         return self._count(cache.match(token_ids, keys or PrefixKeys(self.block_size_), limit))
 
+    @while_open
     def cache(
         self, token_ids: array[int], blocks: Sequence[Block], keys: PrefixKeys | None = None, first: int = 0
     ) -> int:
@@ -101,10 +101,7 @@ class BlockManagerImpl(FreeListManager):
         Raises:
             KeyMismatchError, ReleasedHandleError: see `PrefixCache.insert`.
             ForeignHandleError: a block belongs to another manager.
-            ClosedError: the manager is closed.
         """
-        if self.closed_:
-            raise self.closed_error(self._where("cache"))
         cache = self.prefix_cache_
         if cache is None:
             return 0
@@ -122,8 +119,9 @@ class BlockManagerImpl(FreeListManager):
             self.prefix_cache_.became_shared(record)
 
     # -- end of life -------------------------------------------------------------------------------------------------
+    @while_open
     def close(self) -> None:
-        """Drop the prefix cache and the padding handle; every later call, and release, is an error."""
-        if not self.closed_ and self.prefix_cache_ is not None:
+        """Drop the prefix cache and the padding handle; every later call, and use of a handle, is an error."""
+        if self.prefix_cache_ is not None:
             self.prefix_cache_.reset()
         super().close()

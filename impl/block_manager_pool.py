@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 from kvspec.impl.block import Block, release_all
 from kvspec.impl.block_manager_impl import BlockManagerImpl
-from kvspec.impl.errors import EndedSequenceError, InvalidRangeError, NotBuiltError, SequenceStateError
+from kvspec.impl.closing import while_open
+from kvspec.impl.errors import (
+    EndedSequenceError,
+    ForeignHandleError,
+    InvalidRangeError,
+    NotBuiltError,
+    SequenceStateError,
+)
 from kvspec.impl.kv_cache_manager import KVCacheManager, StateCopy
 from kvspec.impl.linear_state import LinearStatePrefixCache
 from kvspec.impl.paging import block_index, longest_hit
@@ -84,6 +91,7 @@ class BlockManagerPool(KVCacheManager):
             what = f"num_single_blocks {config.num_single_blocks}"
             raise InvalidRangeError("BlockManagerPool", what, "a pool, with at least 2 single blocks")
         self.config = config
+        self.closed_ = False
         self._copy_blocks = copy_blocks
         ranks = range(config.num_ranks)
         self.block_managers_ = [self._make_block_manager(choice, record_events) for _ in ranks]
@@ -121,11 +129,17 @@ class BlockManagerPool(KVCacheManager):
         """Sequences have a recurrent state."""
         return bool(self.linear_state_prefix_caches_)
 
+    @while_open
     def get_dp_rank(self, sequence: Sequence) -> int | None:
         """The rank of the sequence if it has one; else the one with the most free blocks, the lowest of equal ones.
 
-        With linear state, ranks without a free single block are passed over; None if none is left.
+        With linear state, ranks without a free single block are passed over; None if none is left. Raises as every
+        method does (see `KVCacheManager`).
         """
+        self._check(sequence, "get_dp_rank")
+        return self._choose_rank(sequence)
+
+    def _choose_rank(self, sequence: Sequence) -> int | None:
         if sequence.dp_rank_ is not None:
             return sequence.dp_rank_
         ranks = [rank for rank in range(len(self.block_managers_)) if self._may_take(rank)]
@@ -134,6 +148,7 @@ class BlockManagerPool(KVCacheManager):
     def _may_take(self, rank: int) -> bool:
         return not self.has_linear_state or self.single_block_managers_[rank].num_free_blocks > 0
 
+    @while_open
     def check_rank(self, rank: int, where: str) -> None:
         """Raises `InvalidRangeError` if there is no such rank."""
         if not 0 <= rank < len(self.block_managers_):
@@ -141,6 +156,7 @@ class BlockManagerPool(KVCacheManager):
             raise InvalidRangeError(f"BlockManagerPool.{where}", f"rank {rank}", expected)
 
     # -- allocate (seed 5.2) -----------------------------------------------------------------------------------------
+    @while_open
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """See `KVCacheManager.allocate`: rank, single block, live slot, hits, growth, in this order."""
         self._check(sequence, "allocate")
@@ -159,6 +175,7 @@ class BlockManagerPool(KVCacheManager):
             undo.pop_all()
         return True
 
+    @while_open
     def allocate_shared(self, sequence: Sequence) -> int:
         """See `KVCacheManager.allocate_shared`."""
         self._check(sequence, "allocate_shared")
@@ -173,7 +190,7 @@ class BlockManagerPool(KVCacheManager):
 
     def _admit(self, sequence: Sequence, undo: ExitStack) -> bool:
         """Rank, single block and live slot, as far as the sequence lacks them."""
-        rank, before = self.get_dp_rank(sequence), sequence.dp_rank_
+        rank, before = self._choose_rank(sequence), sequence.dp_rank_
         if rank is None:
             return False
         sequence.dp_rank_ = rank
@@ -274,23 +291,31 @@ class BlockManagerPool(KVCacheManager):
         replace_shared(manager, sequence, indices, blocks, lambda pairs: copy_blocks(rank, pairs))
 
     # -- publication and return (seed 8) -----------------------------------------------------------------------------
+    @while_open
     def cache(self, sequence: Sequence) -> None:
         """See `KVCacheManager.cache`."""
         self._check(sequence, "cache")
+        self._publish(sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
         if sequence.dp_rank_ is not None:
             publish(self.block_managers_[sequence.dp_rank_], sequence)
 
+    @while_open
     def deallocate(self, sequence: Sequence) -> None:
         """See `KVCacheManager.deallocate`."""
-        self.cache(sequence)
+        self._check(sequence, "deallocate")
+        self._publish(sequence)
         self._give_back(sequence)
         sequence.ended_ = True
 
+    @while_open
     def preempt(self, sequence: Sequence) -> None:
         """See `KVCacheManager.preempt`."""
         self._check(sequence, "preempt")
         self._give_back(sequence)
 
+    @while_open
     def abort(self, sequence: Sequence) -> None:
         """See `KVCacheManager.abort`."""
         self._check(sequence, "abort")
@@ -336,6 +361,7 @@ class BlockManagerPool(KVCacheManager):
             sequence.resume_, sequence.restoring_ = None, False
 
     # -- rejected tokens ---------------------------------------------------------------------------------------------
+    @while_open
     def truncate(self, sequence: Sequence, num_tokens: int) -> None:
         """See `KVCacheManager.truncate`."""
         self._check(sequence, "truncate")
@@ -382,11 +408,13 @@ class BlockManagerPool(KVCacheManager):
         return kept * self._stride
 
     # -- recurrent states (seed 7) -----------------------------------------------------------------------------------
+    @while_open
     def take_fresh_slots(self, rank: int) -> list[int]:
         """See `KVCacheManager.take_fresh_slots`."""
         self.check_rank(rank, "take_fresh_slots")
         return self.linear_state_prefix_caches_[rank].take_fresh_slots() if self.has_linear_state else []
 
+    @while_open
     def begin_save(self, sequence: Sequence) -> StateCopy | None:
         """See `KVCacheManager.begin_save`."""
         self._check(sequence, "begin_save")
@@ -406,6 +434,7 @@ class BlockManagerPool(KVCacheManager):
         sequence.saving_ = pending
         return StateCopy(rank, slot.id, pending.slot)
 
+    @while_open
     def finish_save(self, sequence: Sequence, ok: bool) -> None:
         """See `KVCacheManager.finish_save`."""
         self._check(sequence, "finish_save")
@@ -419,6 +448,7 @@ class BlockManagerPool(KVCacheManager):
         else:
             cache.abort(pending)
 
+    @while_open
     def begin_restore(self, sequence: Sequence) -> StateCopy:
         """See `KVCacheManager.begin_restore`."""
         self._check(sequence, "begin_restore")
@@ -428,6 +458,7 @@ class BlockManagerPool(KVCacheManager):
         sequence.restoring_ = True
         return StateCopy(rank, checkpoint.slot, slot.id)
 
+    @while_open
     def finish_restore(self, sequence: Sequence, ok: bool) -> None:
         """See `KVCacheManager.finish_restore`."""
         self._check(sequence, "finish_restore")
@@ -442,15 +473,16 @@ class BlockManagerPool(KVCacheManager):
     @staticmethod
     def _state_error(sequence: Sequence, method: str, expected: str) -> SequenceStateError:
         words = {
-            "no live slot": sequence.linear_state_slot_ is None,
-            "waiting": sequence.is_waiting,
-            "being restored": sequence.restoring_,
-            "being saved": sequence.is_saving,
+            "has no live slot": sequence.linear_state_slot_ is None,
+            "is waiting": sequence.is_waiting,
+            "is being restored": sequence.restoring_,
+            "is being saved": sequence.is_saving,
         }
-        what = ", ".join(word for word, holds in words.items() if holds) or "neither waiting nor being saved"
-        return SequenceStateError(f"BlockManagerPool.{method}", f"the sequence is {what}", expected)
+        what = " and ".join(word for word, holds in words.items() if holds) or "is neither waiting nor being saved"
+        return SequenceStateError(f"BlockManagerPool.{method}", f"the sequence {what}", expected)
 
     # -- all ranks ---------------------------------------------------------------------------------------------------
+    @while_open
     def reset(self) -> None:
         """Drop every key. Blocks in use stay with their sequences, and pinned checkpoints until they are restored."""
         for manager in self.block_managers_:
@@ -459,6 +491,7 @@ class BlockManagerPool(KVCacheManager):
         for cache in self.linear_state_prefix_caches_:
             cache.reset()
 
+    @while_open
     def close(self) -> None:
         """End of life: the sequences have been given back; every later call is an error."""
         for cache in self.linear_state_prefix_caches_:
@@ -467,6 +500,7 @@ class BlockManagerPool(KVCacheManager):
             single.close()
         for manager in self.block_managers_:
             manager.close()
+        self.closed_ = True
 
     def _check(self, sequence: Sequence, method: str) -> None:
         if sequence.ended_:
@@ -477,3 +511,15 @@ class BlockManagerPool(KVCacheManager):
         if sequence.block_size != self.config.block_size:
             what, expected = f"a sequence with blocks of {sequence.block_size}", f"blocks of {self.config.block_size}"
             raise InvalidRangeError(f"BlockManagerPool.{method}", what, expected)
+        if not self._is_owner(sequence):
+            what = "the sequence has blocks of another manager"
+            raise ForeignHandleError(f"BlockManagerPool.{method}", what, "one of this pool, or that has none")
+
+    def _is_owner(self, sequence: Sequence) -> bool:
+        """Whether what the sequence has is from its rank of this pool; all that it has is from the same one."""
+        rank, single, blocks = sequence.dp_rank_, sequence.single_block_, sequence.kv_state_.blocks_
+        if rank is None:
+            return single is None and not blocks
+        return (single is None or single.manager is self.single_block_managers_[rank]) and (
+            not blocks or blocks[0].manager is self.block_managers_[rank]
+        )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kvspec.impl.block import Block, BlockRecord, TrackedBlock, release_all
 from kvspec.impl.block_manager import BlockManager
+from kvspec.impl.closing import closed_error, while_open
 from kvspec.impl.errors import (
     DoubleFreeError,
     ForeignHandleError,
@@ -25,6 +26,8 @@ PADDING_ID = 0
 
 class FreeListManager(BlockManager):
     """Allocator of ids 1 .. num_blocks - 1; id 0 is padding.
+
+    After `close` every method raises `ClosedError`; counts can still be read.
 
     Attributes:
         free_blocks_: array stack; its first num_free_blocks_ cells are the free ids, the rest is stale.
@@ -74,16 +77,19 @@ class FreeListManager(BlockManager):
         """Blocks that at least one sequence holds."""
         return self.num_used_blocks_
 
+    @while_open
     def free_ids(self) -> list[int]:
         """The free ids, bottom of the stack first."""
         return self.free_blocks_[: self.num_free_blocks_]
 
+    @while_open
     def ref_count(self, block_id: int) -> int:
         """Handles of a block, 0 if it is free. Raises `ForeignHandleError` for an id outside the pool."""
         record = self._record(block_id, "ref_count")
         return record.ref_count_ if record is not None else 0
 
     # -- allocation (seed 4.2) ---------------------------------------------------------------------------------------
+    @while_open
     def allocate(self, num_blocks: int) -> list[Block] | None:
         """Handles of that many blocks, counted as used (seed 4.2).
 
@@ -91,10 +97,7 @@ class FreeListManager(BlockManager):
             None if there is no room (`has_enough_blocks`). No count has changed then.
         Raises:
             InvalidRangeError: num_blocks is negative.
-            ClosedError: the manager is closed.
         """
-        if self.closed_:
-            raise self.closed_error(self._where("allocate"))
         if num_blocks < 0:
             raise InvalidRangeError(self._where("allocate"), f"{num_blocks} blocks", "0 or more")
         if num_blocks > self.num_free_blocks_ and not self.has_enough_blocks(num_blocks):
@@ -103,6 +106,7 @@ class FreeListManager(BlockManager):
         self.num_used_blocks_ += num_blocks
         return blocks
 
+    @while_open
     def has_enough_blocks(self, num_blocks: int) -> bool:
         """Whether that many ids are free; a manager that can make some free does so if that suffices."""
         return num_blocks <= self.num_free_blocks_
@@ -124,6 +128,7 @@ class FreeListManager(BlockManager):
             blocks.append(handle_type(record, counted))
         return blocks
 
+    @while_open
     def share(self, blocks: Sequence[Block]) -> list[Block]:
         """Further handles of the same blocks for another sequence (fork), counted as used.
 
@@ -134,6 +139,7 @@ class FreeListManager(BlockManager):
         self._check_own(blocks, "share")
         return self._count([block.copy() for block in blocks])
 
+    @while_open
     def hold(self, block_id: int) -> Block:
         """A handle for a holder that is no sequence (a pending store, a transfer); its block does not count as used.
 
@@ -161,6 +167,7 @@ class FreeListManager(BlockManager):
         return blocks
 
     # -- giving back (seed 3.1) --------------------------------------------------------------------------------------
+    @while_open
     def deallocate(self, blocks: Sequence[Block]) -> None:
         """A sequence no longer uses these handles: lowers the usage count. The handles stay live until released.
 
@@ -168,8 +175,6 @@ class FreeListManager(BlockManager):
             ForeignHandleError: a handle is not a sequence's, belongs to another manager, or is listed twice;
                 nothing has changed then.
         """
-        if self.closed_:
-            raise self.closed_error(self._where("deallocate"))
         unused = 0
         for index, block in enumerate(blocks):
             record = block.record_
@@ -207,6 +212,8 @@ class FreeListManager(BlockManager):
             HandleInUseError: handles of the block are live.
             ForeignHandleError: the id is outside the pool.
         """
+        if self.closed_:  # not as a decorator: this is called for each block
+            raise closed_error(self._where("free"))
         if not 0 <= block_id < len(self._records):
             raise self._foreign(block_id, "free")
         record = self._records[block_id]
@@ -228,10 +235,9 @@ class FreeListManager(BlockManager):
         return DoubleFreeError(where, f"block {block_id} is free already", "a block in use")
 
     # -- end of life -------------------------------------------------------------------------------------------------
+    @while_open
     def close(self) -> None:
-        """Drop the padding handle; every later call, and release, is an error."""
-        if self.closed_:
-            raise self.closed_error(self._where("close"))
+        """Drop the padding handle; every later call, and use of a handle, is an error."""
         self.padding_block_.record_ = None  # not released: the padding id must not reach the free list
         self.closed_ = True
 

@@ -26,7 +26,8 @@ class KVCacheManager(ABC):
     """Allocates, shares, publishes and takes back for whole sequences.
 
     Every method raises `EndedSequenceError` for a sequence that was deallocated or aborted, `InvalidRangeError` for one
-    whose rank or block size is not of this manager, and changes nothing then.
+    whose rank or block size is not of this manager, `ForeignHandleError` for one that has blocks of another manager,
+    and after the end of its life `ClosedError`; and changes nothing then.
     """
 
     @abstractmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from kvspec.impl.block import Block
+from kvspec.impl.closing import while_open
 from kvspec.impl.errors import DoubleFreeError, ForeignHandleError, InvalidRangeError
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.single_block_manager import SingleBlockManager
@@ -44,6 +45,8 @@ class Checkpoint:
 class LinearStatePrefixCache:
     """State slots 1 .. num_slots - 1 of a rank; slot 0 is padding.
 
+    After `close` every method raises `ClosedError`; counts can still be read.
+
     Attributes:
         slots_: the manager of the slots.
         entries_: committed checkpoints by key, least recently used first.
@@ -65,6 +68,11 @@ class LinearStatePrefixCache:
         self._fresh: dict[int, Checkpoint | None] = {}
 
     @property
+    def closed_(self) -> bool:
+        """Whether it was closed."""
+        return self.slots_.closed_
+
+    @property
     def num_free_slots(self) -> int:
         """Slots that nobody has."""
         return self.slots_.num_free_blocks
@@ -75,6 +83,7 @@ class LinearStatePrefixCache:
         return sum(not entry.pins for entry in self.entries_.values())
 
     # -- live slots --------------------------------------------------------------------------------------------------
+    @while_open
     def acquire_live_slot(self) -> Block | None:
         """A slot for the state of a sequence that starts from no tokens; the oldest idle checkpoint gives way.
 
@@ -88,12 +97,14 @@ class LinearStatePrefixCache:
             self._fresh[slot.id] = victim
         return slot
 
+    @while_open
     def release_live_slot(self, slot: Block) -> None:
         """A sequence gives its slot back. Raises `ForeignHandleError` if it is none of a sequence."""
         self.slots_.deallocate([slot])
         self._fresh.pop(slot.id, None)
         slot.release()
 
+    @while_open
     def cancel_live_slot(self, slot: Block) -> None:
         """Take back a slot that was acquired for a call that is refused, as if it had not been acquired.
 
@@ -107,16 +118,19 @@ class LinearStatePrefixCache:
         self.entries_[victim.key] = victim
         self._sort()
 
+    @while_open
     def restart(self, slot: Block) -> None:
         """The sequence of a live slot starts from no tokens again."""
         self._fresh[slot.id] = None
 
+    @while_open
     def take_fresh_slots(self) -> list[int]:
         """Live slots to be zeroed, since their sequences start from no tokens; each is named once."""
         fresh, self._fresh = list(self._fresh), {}
         return fresh
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
+    @while_open
     def reserve(self, key: bytes) -> Checkpoint | None:
         """A pending checkpoint; the oldest idle one gives way if no slot is free.
 
@@ -131,21 +145,25 @@ class LinearStatePrefixCache:
         self.pending_[key] = pending = Checkpoint(key, slot)
         return pending
 
+    @while_open
     def commit(self, pending: Checkpoint) -> None:
         """Its copy is done: it can be matched. Raises `ForeignHandleError` if it is not pending."""
         self._settle(pending, "commit")
         self.entries_[pending.key] = pending
         self._use(pending)
 
+    @while_open
     def abort(self, pending: Checkpoint) -> None:
         """It will not be committed: its slot is free. Raises `ForeignHandleError` if it is not pending."""
         self._settle(pending, "abort")
         self._give_up(pending)
 
+    @while_open
     def contains(self, key: bytes) -> bool:
         """Whether a state can be restored under this key."""
         return key in self.entries_
 
+    @while_open
     def match_and_pin(self, key: bytes) -> Checkpoint | None:
         """The checkpoint of a key, which counts as used and is kept until `unpin`; None if there is none."""
         entry = self.entries_.get(key)
@@ -154,6 +172,7 @@ class LinearStatePrefixCache:
             self._use(entry)
         return entry
 
+    @while_open
     def unpin(self, entry: Checkpoint) -> None:
         """One sequence no longer waits for it. Raises `DoubleFreeError` if none does."""
         if not entry.pins:
@@ -161,6 +180,7 @@ class LinearStatePrefixCache:
             raise DoubleFreeError("LinearStatePrefixCache.unpin", what, "one unpin for each match")
         entry.pins -= 1
 
+    @while_open
     def cancel_match(self, entry: Checkpoint, order: int) -> None:
         """Unpin what was matched for a call that is refused; it counts as used no later than before (order)."""
         self.unpin(entry)
@@ -168,6 +188,7 @@ class LinearStatePrefixCache:
         self._sort()
 
     # -- eviction ----------------------------------------------------------------------------------------------------
+    @while_open
     def evict(self, num_slots: int) -> int:
         """Forget up to num_slots checkpoints, least recently used first; how many slots became free.
 
@@ -185,12 +206,14 @@ class LinearStatePrefixCache:
             freed += 1
         return freed
 
+    @while_open
     def reset(self) -> int:
         """Forget every checkpoint that nobody waits for; how many. Pinned ones stay until they have been restored."""
         return self.evict(len(self.entries_))
 
+    @while_open
     def close(self) -> None:
-        """Forget everything; every later use of a slot is an error."""
+        """Forget everything; every later call, and use of a slot, is an error."""
         for entry in [*self.entries_.values(), *self.pending_.values()]:
             self._give_up(entry)
         self.entries_.clear()

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 
 from kvspec.impl.block import Block, BlockRecord
+from kvspec.impl.closing import while_open
 from kvspec.impl.free_list_manager import FreeListManager
 from kvspec.impl.prefix_cache import PrefixKeys
 from kvspec.impl.sanitizer import Sanitizer
@@ -27,12 +28,14 @@ class SingleBlockManager(FreeListManager):
     def __init__(self, num_ids: int, *, sanitizer: Sanitizer | None = None) -> None:
         super().__init__(num_ids, 1, sanitizer=sanitizer)
 
+    @while_open
     def allocate_shared(
         self, token_ids: array[int], keys: PrefixKeys | None = None, max_blocks: int | None = None
     ) -> list[Block]:
         """Nothing is shared."""
         return []
 
+    @while_open
     def cache(
         self, token_ids: array[int], blocks: Sequence[Block], keys: PrefixKeys | None = None, first: int = 0
     ) -> int:

@@ -194,14 +194,17 @@ class TorchTarget(BaseTarget):
         self.closed_ = True
 
     # -- observations ------------------------------------------------------------------------------------------------
+    @operation
     def free_ids(self) -> set[int]:
         """Ids in the free list."""
         return set(self.manager_.free_ids())
 
+    @operation
     def free_count(self) -> int:
         """Counter of the free list."""
         return self.manager_.num_free_blocks_
 
+    @operation
     def used_count(self) -> int:
         """Blocks held by at least one sequence."""
         return self.manager_.num_used_blocks_
@@ -211,10 +214,12 @@ class TorchTarget(BaseTarget):
         """Handles of the block; 0 if it is free."""
         return self.manager_.ref_count(block_id)
 
+    @operation
     def cached(self) -> Mapping[bytes, int]:
         """Keys of the prefix cache and their blocks."""
         return cached_blocks(self.manager_)
 
+    @operation
     def drain_events(self) -> Items[CacheEvent]:
         """Changes of the prefix cache since the last call, in order."""
         cache = self.manager_.prefix_cache_

@@ -12,7 +12,13 @@ from small_pools import by_use, done, is_empty, of_pool, of_sequence, pool_of, r
 
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.block_manager_pool import BlockManagerPool, ManagerChoice
-from kvspec.impl.errors import EndedSequenceError, InvalidRangeError, NotBuiltError, SequenceStateError
+from kvspec.impl.errors import (
+    EndedSequenceError,
+    ForeignHandleError,
+    InvalidRangeError,
+    NotBuiltError,
+    SequenceStateError,
+)
 from kvspec.impl.linear_state import LinearStatePrefixCache
 from kvspec.impl.sequence import Sequence
 from kvspec.impl.single_block_manager import SingleBlockManager
@@ -728,7 +734,7 @@ def test_a_sequence_is_not_used_after_its_end(call: str, end: str) -> None:
     sequence = run(pool, request(pool, range(5)))
     getattr(pool, end)(sequence)
     before = of_pool(pool, sequence)
-    with pytest.raises(EndedSequenceError, match=rf"BlockManagerPool\.{'cache' if call == 'deallocate' else call}:"):
+    with pytest.raises(EndedSequenceError, match=rf"BlockManagerPool\.{call}:"):
         CALLS[call](pool, sequence)
     assert of_pool(pool, sequence) == before
 
@@ -769,22 +775,22 @@ def test_copies_out_of_order_are_errors() -> None:
     assert pool.allocate(waiting, 9)
     run(pool, running, stop=6)
     wrong = [
-        (new, ("begin_save", "finish_save", "begin_restore", "finish_restore")),
-        (waiting, ("begin_save", "finish_save", "finish_restore")),
-        (running, ("finish_save", "begin_restore", "finish_restore")),
+        (new, "has no live slot", ("begin_save", "finish_save", "begin_restore", "finish_restore")),
+        (waiting, "is waiting", ("begin_save", "finish_save", "finish_restore")),
+        (running, "is neither waiting nor being saved", ("finish_save", "begin_restore", "finish_restore")),
     ]
-    for sequence, calls in wrong:
+    for sequence, words, calls in wrong:
         before = of_pool(pool, sequence)
         for call in calls:
-            with pytest.raises(SequenceStateError, match=rf"BlockManagerPool\.{call}: the sequence is "):
+            with pytest.raises(SequenceStateError, match=rf"BlockManagerPool\.{call}: the sequence {words}; "):
                 CALLS[call](pool, sequence)
         assert of_pool(pool, sequence) == before
     pool.begin_restore(waiting)
-    with pytest.raises(SequenceStateError, match="being restored"):
+    with pytest.raises(SequenceStateError, match="the sequence is waiting and is being restored; "):
         pool.begin_restore(waiting)
     running.advance(8)
     assert pool.begin_save(running) is not None
-    with pytest.raises(SequenceStateError, match="being saved"):
+    with pytest.raises(SequenceStateError, match="the sequence is being saved; "):
         pool.begin_save(running)
 
 
@@ -794,3 +800,38 @@ def test_a_sequence_of_other_blocks_is_an_error() -> None:
     with pytest.raises(InvalidRangeError, match="blocks of 3"):
         pool.allocate(sequence, 5)
     assert of_sequence(sequence) == of_sequence(request(other, range(5)))
+
+
+def without_pool(sequence: Sequence) -> None:
+    """Blocks of a manager that is in no pool."""
+    sequence.kv_state_.add_kv_blocks(BlockManagerImpl(4, 2).allocate(2) or [], taken=True)
+    sequence.advance(2)
+
+
+@pytest.mark.parametrize("slots", [0, 8])
+@pytest.mark.parametrize("call", [*CALLS, "get_dp_rank"])
+@pytest.mark.parametrize("stage", ["no pool", *STAGE_NAMES[1:-1]])
+def test_a_sequence_of_another_pool_is_an_error(stage: str, call: str, slots: int) -> None:
+    """Wherever it stands there, in a pool of the same sizes, and in one without states."""
+    owner, pool = pool_of(num_blocks=20), pool_of(num_blocks=20, num_state_slots=slots)
+    for each in (owner, pool):
+        done(each, range(5))
+    sequence = request(owner, range(9))
+    if stage == "no pool":
+        without_pool(sequence)
+    else:
+        for reached in stages_of_a_life(owner, sequence):
+            if reached == stage:
+                break
+    before = of_pool(owner, sequence), of_pool(pool, sequence)
+    with pytest.raises(ForeignHandleError, match=rf"BlockManagerPool\.{call}: .* blocks of another manager"):
+        (CALLS | {"get_dp_rank": BlockManagerPool.get_dp_rank})[call](pool, sequence)
+    assert (of_pool(owner, sequence), of_pool(pool, sequence)) == before
+
+
+def test_a_sequence_that_has_nothing_may_go_to_another_pool() -> None:
+    owner, pool = pool_of(), pool_of()
+    sequence = run(owner, request(owner, range(9)))
+    owner.preempt(sequence)
+    pool.deallocate(run(pool, sequence))
+    assert is_empty(owner) and is_empty(pool)
