@@ -108,12 +108,11 @@ class Engine:
         model: what runs.
         config: options of the engine and its pool.
     Raises:
-        ValueError: the pool has no state slots and the model has linear layers.
+        ValueError: the pool has no state slots and the model has linear layers, or the other way round.
     """
 
     def __init__(self, model: HybridModel, config: EngineConfig) -> None:
-        if model.config.num_linear and not config.pool.has_linear_state:
-            raise ValueError("num_state_slots: 0, expected at least 2 for a model with linear layers")
+        check_slots(model, config.pool)
         self.model_, self.config_ = model, config
         self.manager_ = self.make_manager()
         self.memories_ = [self.make_memory() for _ in range(config.pool.num_ranks)]
@@ -243,14 +242,17 @@ class Engine:
     def _admit(self, run: Run) -> bool:
         """Room for the first chunk of a request that waits, behind what it hits; False, with nothing taken, if refused.
 
-        How much it hits is known when there is room for its begin.
+        How much it hits is known when there is room for its begin. Both allocations are one for the request: where the
+        second is refused, it has the rank that it had before the first, so that a newcomer may get another one later.
         """
+        rank = run.sequence.dp_rank_
         if not self._allocate(run, min(run.known, self.config_.chunk)):
             return False
         trimmed = self.manager_.num_trimmed_
         run.stop = self._end_of_chunk(run)
         if not self._allocate(run, run.stop):
             self.manager_.preempt(run.sequence)
+            run.sequence.dp_rank_ = rank
             return False
         self.counts_.hit_tokens += run.computed
         self.counts_.trimmed_blocks += trimmed
@@ -415,6 +417,14 @@ def _pair(
 ) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
     if ids.sanitizer_ is not None:
         yield ids.sanitizer_, memory
+
+
+def check_slots(model: HybridModel, pool: PoolConfig) -> None:
+    """Raises `ValueError` unless the pool has state slots exactly if the model has linear layers."""
+    if model.config.num_linear and not pool.has_linear_state:
+        raise ValueError("num_state_slots: 0, expected at least 2 for a model with linear layers")
+    if pool.has_linear_state and not model.config.num_linear:
+        raise ValueError(f"num_state_slots: {pool.num_state_slots}, expected 0 for a model without linear layers")
 
 
 def fits(request: Request, pool: PoolConfig) -> bool:
