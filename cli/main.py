@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     import typer
 
 from kvspec.cli.errors import InputError, one_line
-from kvspec.cli.output import Exit, catchable_interrupts, version
+from kvspec.cli.output import INTERRUPTED, Exit, catchable_interrupts, version
 
 INTERNAL_ERROR: Final = 70
-INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 _CANNOT_WRITE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}

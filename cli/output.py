@@ -2,8 +2,8 @@
 
 **JSON results** are one object. It begins with ``format`` (``kvspec/`` and the kind of result, such as
 ``kvspec/prove``), ``schema`` (`SCHEMA`; a number that goes up when a field changes its meaning or goes away),
-``version`` (of kvspec), ``complete`` (false when the run was interrupted) and ``exit`` (the exit code); the rest is
-up to the command.
+``version`` (of kvspec), ``complete`` (false when the run was interrupted) and ``exit`` (what the process ends with:
+130 when it was interrupted); the rest is up to the command.
 
 **Result files** are checked when the command starts, not after minutes of work, and written in one piece at the end.
 A file that is already there is replaced only if kvspec made it, if it is empty, or with ``--force``.
@@ -55,6 +55,9 @@ class Exit(IntEnum):
     UNKNOWN = 3
     """Nothing is violated, but something is unknown, timed out or vacuous, or nothing was checked."""
 
+
+INTERRUPTED: Final = 130
+"""What a process ends with after Ctrl-C, whatever was seen before."""
 
 Outcome = Literal["ok", "violated", "unknown", "not observed"]
 
@@ -206,7 +209,7 @@ class JsonFile(OutputFile):
         Args:
             kind: the command, such as ``"prove"``.
             body: the fields of this kind of result; anything that msgspec can encode, structs included.
-            exit: what the command will return.
+            exit: what the command will return, unless it is interrupted.
             complete: False if the run was interrupted and this is what there is.
         """
         if self.path is None:
@@ -218,7 +221,7 @@ class JsonFile(OutputFile):
             "schema": SCHEMA,
             "version": version(),
             "complete": complete,
-            "exit": int(exit),
+            "exit": int(exit) if complete else INTERRUPTED,
         }
         if taken := head.keys() & body.keys():
             raise ValueError(f"fields {sorted(taken)} belong to the head of a result")

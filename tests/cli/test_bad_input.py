@@ -123,4 +123,4 @@ def test_an_interrupted_run_ends_with_what_it_has(
     assert shown.out
     written = json.loads(Path("result.json").read_text())
     assert written["complete"] is False
-    assert written["exit"] != 1
+    assert written["exit"] == INTERRUPTED

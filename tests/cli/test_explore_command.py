@@ -129,7 +129,8 @@ def test_an_interruption_says_how_far_it_got(
     file = tmp_path / "r.json"
     assert explore("--chapter", "blocks", "--json", str(file)) == INTERRUPTED
     assert "interrupted after 40 states, 100 steps, depth 3" in capsys.readouterr().out
-    assert json.loads(file.read_text())["complete"] is False
+    result = json.loads(file.read_text())
+    assert (result["complete"], result["exit"]) == (False, INTERRUPTED)
 
 
 @pytest.mark.parametrize(

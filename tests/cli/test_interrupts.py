@@ -15,7 +15,7 @@ import pytest
 import z3
 
 from kvspec.cli.main import INTERRUPTED, run
-from kvspec.cli.output import Exit, catchable_interrupts
+from kvspec.cli.output import catchable_interrupts
 from kvspec.proofs.campaign import prove_chapter
 from kvspec.proofs.mutation.kill import fate, known
 from kvspec.spec import load
@@ -64,7 +64,7 @@ def test_an_interruption_inside_of_z3_is_not_lost(
     out, err = capsys.readouterr()
     assert "interrupted; what follows is what was done until then" in out and err == "kvspec: interrupted\n"
     result = json.loads(file.read_text())
-    assert (result["complete"], result["exit"]) == (False, Exit.UNKNOWN)
+    assert (result["complete"], result["exit"]) == (False, INTERRUPTED)
 
 
 class Dropped:

@@ -134,7 +134,7 @@ def test_an_interruption_writes_nothing(
     assert manifest(folder, "--update", "--json", str(file)) == INTERRUPTED
     assert "interrupted; nothing was written" in capsys.readouterr().out
     result = json.loads(file.read_text())
-    assert (result["complete"], result["exit"]) == (False, Exit.UNKNOWN)
+    assert (result["complete"], result["exit"]) == (False, INTERRUPTED)
     assert not (folder / "blocks.json").exists()
 
 

@@ -190,7 +190,7 @@ def test_an_interrupted_run_shows_and_keeps_what_was_judged(
     assert mutate(tmp_path, "--chapter", "blocks", "--json", str(file)) == INTERRUPTED
     assert f"interrupted after {2 * PIECE} of {total}: {2 * PIECE} mutants, 0 alive" in capsys.readouterr().out
     result = json.loads(file.read_text())
-    assert (result["complete"], result["exit"], len(result["mutants"])) == (False, Exit.UNKNOWN, 2 * PIECE)
+    assert (result["complete"], result["exit"], len(result["mutants"])) == (False, INTERRUPTED, 2 * PIECE)
     monkeypatch.setattr(campaign, "judge", judge)
     assert mutate(tmp_path, "--chapter", "blocks") == Exit.UNKNOWN
     assert f"{2 * PIECE} known from before" in capsys.readouterr().out

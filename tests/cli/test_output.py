@@ -97,16 +97,17 @@ class Row:
     id: str
 
 
-def test_a_json_result_begins_with_what_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("complete", "code"), [(True, 1), (False, 130)], ids=["complete", "interrupted"])
+def test_a_json_result_begins_with_what_it_is(complete: bool, code: int, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    JsonFile(path).write("prove", {"rows": [Row("a")]}, exit=Exit.VIOLATED, complete=False)
+    JsonFile(path).write("prove", {"rows": [Row("a")]}, exit=Exit.VIOLATED, complete=complete)
     result = json.loads(path.read_text())
     assert list(result.items())[:5] == [
         ("format", "kvspec/prove"),
         ("schema", SCHEMA),
         ("version", version()),
-        ("complete", False),
-        ("exit", 1),
+        ("complete", complete),
+        ("exit", code),
     ]
     assert result["rows"] == [{"id": "a"}]
     assert list(tmp_path.iterdir()) == [path]

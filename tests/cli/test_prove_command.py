@@ -221,7 +221,7 @@ def test_an_interrupted_run_shows_what_it_has(
     assert run(["prove", "--chapter", "blocks", "--json", str(file)]) == INTERRUPTED
     assert "interrupted; what follows is what was done until then" in capsys.readouterr().out
     result = json.loads(file.read_text())
-    assert result["complete"] is False and result["exit"] == Exit.UNKNOWN and result["obligations"]
+    assert result["complete"] is False and result["exit"] == INTERRUPTED and result["obligations"]
 
 
 def test_a_process_that_died_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

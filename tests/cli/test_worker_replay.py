@@ -72,7 +72,7 @@ def test_an_interrupted_run_leaves_what_it_has(tmp_path: Path, monkeypatch: pyte
     file = tmp_path / "r.json"
     assert run([*BUILT_IN, "--json", str(file)]) == INTERRUPTED
     written = json.loads(file.read_text())
-    assert (written["complete"], written["verdict"]) == (False, "interrupted")
+    assert (written["complete"], written["exit"], written["verdict"]) == (False, INTERRUPTED, "interrupted")
     assert written["report"]["counts"]["computed_tokens"] > 0
     assert written["report"]["largest_difference"] is None
 
