@@ -21,7 +21,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import drivable, load_target
+from kvspec.cli.targets import OF_POOLS, drivable, load_target
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
@@ -35,10 +35,12 @@ MAX_BUILT_IN = 1_000_000
 MAX_CELLS = 2**31
 """Blocks times tokens per block, at most: a pool of that size takes all that most machines have."""
 
+TARGET_HELP = "torch, model, or package.module:attribute: one manager. A pool of ranks is replayed with --worker."
+
 
 def replay(
     workload: Annotated[str, typer.Argument(help="A trace in the Mooncake format (JSON lines), or 'builtin'.")],
-    target: Annotated[str, typer.Option(help="torch, model, or package.module:attribute.")] = "torch",
+    target: Annotated[str, typer.Option(help=TARGET_HELP)] = "torch",
     requests: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per block; divides 512.")] = 16,
     blocks: Annotated[int, typer.Option(help="Physical blocks of the pool, padding included.")] = 20_000,
@@ -54,7 +56,7 @@ def replay(
     slots: Annotated[int, typer.Option(help="With --worker: state slots, padding included.")] = 400,
     interval: Annotated[int, typer.Option(help="With --worker: tokens between checkpoints, once divided.")] = 64,
     trim: Annotated[str, typer.Option(help="With --worker: contiguous or deepest.")] = "contiguous",
-    ranks: Annotated[int, typer.Option(help="With --worker: data-parallel ranks, each with a pool.")] = 1,
+    ranks: Annotated[int, typer.Option(help="With --worker: data-parallel ranks, each with such a pool.")] = 1,
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
@@ -69,6 +71,9 @@ def replay(
         sizes = Sizes(divide, blocks, block_size, slots, interval, trim, ranks, step_ms, max_running)
         result = JsonFile(json, force=force)
         return replay_worker(workload, read_workload(workload, requests, seed), sizes, result)
+    if target in OF_POOLS.values():
+        expected = "one manager, such as torch, or --worker"
+        fail_input(f"'{target}' is a pool of ranks", where="--target", expected=expected)
     config, options = _settings(blocks, block_size, step_ms, max_running)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
     all_different(result, picture)

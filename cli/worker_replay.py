@@ -12,6 +12,7 @@ from kvspec.cli.output import Exit, JsonFile, console, counted, exit_for, on_int
 from kvspec.cli.worker_trace import scaled
 from kvspec.impl.worker.compare import TOLERANCE, differences
 from kvspec.impl.worker.engine import Engine, NoProgressError, fits
+from kvspec.impl.worker.memory import num_bytes
 from kvspec.impl.worker.model import HybridModel, ModelConfig
 from kvspec.impl.worker.reference import reference_logits
 from kvspec.impl.worker.stream import Counts, EngineConfig, Request
@@ -23,8 +24,10 @@ from kvspec.model.workload import Request as TraceRequest
 MODEL: Final = ModelConfig(layers=("linear", "attention", "linear", "attention"))
 CHUNK: Final = 128
 MAX_RUNNING: Final = 128
-MAX_SIZE: Final = 1 << 16
-"""Slots, tokens of an interval and ranks, at most."""
+LIMITS: Final = {"slots": 1 << 16, "interval": 1 << 16, "ranks": 1 << 10}
+"""How large these options may be."""
+MAX_BYTES: Final = 1 << 32
+"""Of K, V and states of all ranks, at most: that much many a machine has to spare."""
 
 
 class Sizes(NamedTuple):
@@ -75,7 +78,7 @@ def replay_worker(workload: str, trace: Sequence[TraceRequest], sizes: Sizes, re
     Raises:
         InputError: a size makes no sense.
     """
-    config = config_of(sizes)
+    config = config_of(sizes, len(trace))
     stream = scaled(trace, sizes.divide, sizes.step_ms, MODEL.vocabulary)
     numbers = [number for number, request in enumerate(stream) if fits(request, config.pool)]
     requests = [stream[number] for number in numbers]
@@ -95,22 +98,15 @@ def replay_worker(workload: str, trace: Sequence[TraceRequest], sizes: Sizes, re
     return exit_for([verdict])
 
 
-def config_of(sizes: Sizes) -> EngineConfig:
-    """The engine and its pool.
+def config_of(sizes: Sizes, num_requests: int) -> EngineConfig:
+    """The engine and its pool, with as many single blocks as requests can run at once.
 
     Raises:
-        InputError: a size makes no sense.
+        InputError: a size makes no sense, or the pool is too large.
     """
-    if sizes.divide < 1 or GRANULE % sizes.divide:
-        fail_input(str(sizes.divide), where="--divide", expected=f"a divisor of {GRANULE}")
-    if sizes.step_ms < 1:
-        fail_input(f"step_ms: {sizes.step_ms}, expected at least 1")
-    for name in ("slots", "interval", "ranks"):
-        if not 0 < (number := getattr(sizes, name)) <= MAX_SIZE:
-            fail_input(str(number), where=f"--{name}", expected=f"1 to {MAX_SIZE}")
-    if sizes.max_running is not None and sizes.max_running < 1:
-        fail_input(f"max_running: {sizes.max_running}, expected at least 1")
-    max_running = MAX_RUNNING if sizes.max_running is None else sizes.max_running
+    _check(sizes)
+    wanted = MAX_RUNNING if sizes.max_running is None else sizes.max_running
+    max_running = min(wanted, max(num_requests, 1))
     try:
         pool = PoolConfig(
             num_blocks=sizes.blocks // sizes.divide,
@@ -122,9 +118,25 @@ def config_of(sizes: Sizes) -> EngineConfig:
             checkpoint_interval=sizes.interval,
             trim=cast(Literal["contiguous", "deepest"], sizes.trim),
         )
-        return EngineConfig(pool=pool, chunk=CHUNK, max_running=max_running)
+        config = EngineConfig(pool=pool, chunk=CHUNK, max_running=max_running)
     except ValueError as error:
         fail_input(str(error))
+    if (needed := num_bytes(MODEL, pool)) > MAX_BYTES:
+        what, expected = f"{needed / 2**30:,.1f} GiB of K, V and states", f"at most {MAX_BYTES >> 30} GiB in all"
+        fail_input(what, where="--blocks, --slots, --ranks", expected=expected)
+    return config
+
+
+def _check(sizes: Sizes) -> None:
+    if sizes.divide < 1 or GRANULE % sizes.divide:
+        fail_input(str(sizes.divide), where="--divide", expected=f"a divisor of {GRANULE}")
+    if sizes.step_ms < 1:
+        fail_input(f"step_ms: {sizes.step_ms}, expected at least 1")
+    for name, limit in LIMITS.items():
+        if not 0 < (number := getattr(sizes, name)) <= limit:
+            fail_input(str(number), where=f"--{name}", expected=f"1 to {limit}")
+    if sizes.max_running is not None and sizes.max_running < 1:
+        fail_input(f"max_running: {sizes.max_running}, expected at least 1")
 
 
 def _run(report: WorkerReport, requests: list[Request], numbers: list[int]) -> str:

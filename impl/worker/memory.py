@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.state_buffers import StateBuffers
-from kvspec.impl.worker.model import HybridModel, Piece
+from kvspec.impl.worker.model import HybridModel, ModelConfig, Piece
 from kvspec.model.conformance import PoolConfig
 
 
@@ -35,6 +35,14 @@ def make_states(model: HybridModel, num_slots: int) -> StateBuffers | None:
         width=c.reach,
         device=model.device,
     )
+
+
+def num_bytes(config: ModelConfig, pool: PoolConfig) -> int:
+    """Bytes of K, V and states of all ranks, in float32, before anything is made."""
+    cell = 2 * max(config.num_attention, 1) * config.heads * config.head_dim
+    state = config.linear_heads * config.key_dim * config.value_dim + config.channels * config.reach
+    cells = pool.num_blocks * pool.block_size * cell
+    return 4 * pool.num_ranks * (cells + pool.num_state_slots * config.num_linear * state)
 
 
 class RankMemory:

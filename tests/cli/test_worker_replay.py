@@ -119,6 +119,13 @@ def test_a_run_of_nothing_is_not_green(capsys: pytest.CaptureFixture[str]) -> No
         (["--slots", "0"], "--slots: 0, expected 1 to"),
         (["--interval", "0"], "--interval: 0, expected 1 to"),
         (["--ranks", "0"], "--ranks: 0, expected 1 to"),
+        (["--ranks", "65536"], "--ranks: 65536, expected 1 to 1024"),
+        (["--slots", "1000000000"], "--slots: 1000000000, expected 1 to 65536"),
+        (["--interval", "1000000000"], "--interval: 1000000000, expected 1 to 65536"),
+        (["--slots", "65536", "--ranks", "1024"], "140.9 GiB of K, V and states, expected at most 4 GiB in all"),
+        (["--blocks", "4000000", "--ranks", "8"], "--blocks, --slots, --ranks: 7.6 GiB of K, V and states, expected"),
+        (["--blocks", "134217728"], "--blocks, --slots, --ranks: 32.0 GiB of K, V and states, expected"),
+        (["--blocks", "1000000000000"], "--blocks: 1000000000000 blocks of 16 tokens, expected at most"),
         (["--trim", "widest"], "trim: 'widest', expected 'contiguous' or 'deepest'"),
         (["--blocks", "16"], "num_blocks: 1, expected at least 2"),
         (["--block-size", "24"], "512"),
@@ -138,6 +145,22 @@ def test_what_makes_no_sense_is_one_line(
     assert len(error.splitlines()) == 1
     assert said in error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wanted", [10**9, 10**30])
+def test_no_more_single_blocks_are_made_than_requests_can_run(wanted: int, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    command = ["replay", "builtin", "--worker", "--requests", "3", "--max-running", str(wanted), "--json", str(file)]
+    assert run(command) == 0
+    config = json.loads(file.read_text())["report"]["config"]
+    assert (config["max_running"], config["pool"]["num_single_blocks"]) == (3, 4)
+
+
+def test_a_pool_is_replayed_with_the_worker_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "builtin", "--target", "pool"]) == 2
+    assert capsys.readouterr().err == (
+        "kvspec: error: --target: 'pool' is a pool of ranks, expected one manager, such as torch, or --worker\n"
+    )
 
 
 # -- the trace made small ----------------------------------------------------------------------------------------------

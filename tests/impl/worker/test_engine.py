@@ -1,4 +1,4 @@
-"""The engine as a scheduler: what a request has that was refused."""
+"""The engine: what a request has that was refused, and what fits together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from kvspec.impl.block import Block
 from kvspec.impl.worker.engine import Engine, Run
+from kvspec.impl.worker.memory import num_bytes
 from kvspec.impl.worker.model import HybridModel, LayerKind, ModelConfig
 from kvspec.impl.worker.stream import EngineConfig, Request
 from kvspec.model.conformance import PoolConfig
@@ -61,3 +62,17 @@ def test_a_pool_has_state_slots_exactly_if_the_model_has_states(
     pool = PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2, num_state_slots=slots)
     with pytest.raises(ValueError, match=said):
         Engine(HybridModel(ModelConfig(layers=layers)), EngineConfig(pool=pool))
+
+
+@pytest.mark.parametrize("layers", [("linear", "attention"), ("attention",) * 3, ("linear",)], ids=len)
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_memory_is_what_is_said_before_it_is_made(layers: tuple[LayerKind, ...], num_ranks: int) -> None:
+    slots = 5 if "linear" in layers else 0
+    pool = PoolConfig(num_blocks=7, block_size=3, num_single_blocks=2, num_ranks=num_ranks, num_state_slots=slots)
+    engine = Engine(HybridModel(ModelConfig(layers=layers)), EngineConfig(pool=pool))
+    made = 0
+    for memory in engine.memories_:
+        made += memory.buffers_.storage_.nbytes
+        if memory.states_ is not None:
+            made += memory.states_.recurrent_.nbytes + memory.states_.convolution_.nbytes
+    assert num_bytes(engine.model_.config, pool) == made
