@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -22,10 +22,15 @@ from kvspec.model.generator import SHOW_EVICTION, Generator, Kind, RandomSource,
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
+from kvspec.model.scenario.language import MAX_RANKS
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.shrink import Case, Shrinker
 
 DEFAULT_OPERATIONS: Final = 20_000
+MAX_CELLS: Final = 2**20
+"""Every comparison looks at each cell of the largest pool that is driven."""
+_SIZES: Final = ("num_blocks", "block_size")
+_POOL_SIZES: Final = ("num_ranks", "num_single_blocks", "num_state_slots", "checkpoint_interval", "trim")
 _LENGTHS: Final = (20, 300)
 _LONG_LENGTHS: Final = (300, 2000)
 _LONG_RATE: Final = 0.05
@@ -83,6 +88,20 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"operations: {self.operations}, expected at least 1")
         if self.seconds is not None and not self.seconds > 0:
             raise ValueError(f"seconds: {self.seconds}, expected more than 0")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        fixed = {name: value for name in _POOL_SIZES if (value := getattr(self, name)) is not None}
+        if fixed and self.form is Form.MANAGERS:
+            name, value = next(iter(fixed.items()))
+            raise ValueError(f"{name}: {value}, expected none where only managers are driven")
+        if self.num_ranks is not None and self.num_ranks > MAX_RANKS:
+            raise ValueError(f"num_ranks: {self.num_ranks}, expected at most {MAX_RANKS}")
+        least: dict[str, Any] = {"num_blocks": self.num_blocks or 2, "block_size": self.block_size or 1}
+        cells = PoolConfig(**least, **({"num_single_blocks": 2} | fixed if fixed else {})).num_cells
+        if cells > MAX_CELLS:
+            what = f"a pool of {cells} cells, single blocks and slots"
+            raise ValueError(f"{what}, expected at most {MAX_CELLS} on all ranks together")
 
 
 class FamilyVerdict(msgspec.Struct, frozen=True):
@@ -183,16 +202,17 @@ class Replayer:
         self.make_target = make_target
         self.pools = pools or Pools()
 
-    def run(self, case: Case, describe: bool = False) -> Replayed:
-        """Run the case; with `describe` a violation of its last operation gets the states before and after."""
+    def run(self, case: Case, describe: bool = False, sweep: bool = True) -> Replayed:
+        """Run the case; with `describe` a violation of its last operation gets the states before and after, with
+        `sweep` everything is looked at behind it."""
         target = checked_target(self.make_target, case.config)
         judge = judge_of(target, case.config, pool=self.pools.take(case.config))
         try:
-            return self._judged(judge, case, describe)
+            return self._judged(judge, case, describe, sweep)
         finally:
             self.pools.give(judge.pool)
 
-    def _judged(self, judge: AnyAcceptor, case: Case, describe: bool) -> Replayed:
+    def _judged(self, judge: AnyAcceptor, case: Case, describe: bool, sweep: bool) -> Replayed:
         errors: list[bool] = []
         before: list[str] = []
         for number, operation in enumerate(case.operations, 1):
@@ -200,16 +220,18 @@ class Replayer:
                 before = model_state(judge)
             try:
                 errors.append(_is_error(judge, operation))
+                if sweep and number == len(case.operations):
+                    judge.sweep()
             except Violation as violation:
                 violation.before, violation.after = before, target_state(judge) if describe else []
-                return Replayed(violation, (*errors, False))
+                return Replayed(violation, (*errors, False)[:number])
         return Replayed(None, tuple(errors))
 
     def fails_like(self, violation: Violation) -> Callable[[Case], bool]:
         """Whether a case breaks the same rule with its last operation."""
 
         def fails(case: Case) -> bool:
-            found = self.run(case).violation
+            found = self.run(case, sweep=violation.swept).violation
             return found is not None and _same(found, violation) and found.number == len(case.operations)
 
         return fails
@@ -266,9 +288,6 @@ EVIDENCE: Final[Mapping[Family, _Evidence]] = {
 OF_POOLS: Final = frozenset({Family.STATE_POSITION, Family.RANK, Family.UNITS})
 """Families that only pools of ranks can break; of managers nothing is said about them."""
 
-_SIZES: Final = ("num_blocks", "block_size")
-_POOL_SIZES: Final = ("num_ranks", "num_single_blocks", "num_state_slots", "checkpoint_interval", "trim")
-
 _DONE: Final[Mapping[type, str]] = {
     ops.Allocate: "allocations",
     ops.Fork: "forks",
@@ -320,7 +339,7 @@ class Conformance:
         self._started = 0.0
         self._seconds = 0.0
         self._most_blocks = self._longest_block = self._longest_episode = self._pools = 0
-        self._found: tuple[Violation, Case] | None = None
+        self._found: tuple[Violation, Case, tuple[bool, ...]] | None = None
         self._forms: list[bool] = []
         self._linear = self._keys = True
 
@@ -371,13 +390,13 @@ class Conformance:
         judge = judge_of(target, config, every=options.every, pool=self.pools.take(config))
         self._pools += config.is_pool
         generator = Generator(source, config, judge.pool, judge.capabilities, options.kind)
-        done: list[AnyOperation] = []
+        done: list[tuple[AnyOperation, bool]] = []
         length = source.integer(*(_LONG_LENGTHS if source.chance(_LONG_RATE) else _LENGTHS))
         try:
             self._operate(judge, generator, length, done)
         except Violation as violation:
             violation.number = violation.number or judge.number
-            self._found = violation, Case(config, tuple(done))
+            self._found = violation, Case(config, tuple(o for o, _ in done)), tuple(error for _, error in done)
         finally:
             self.counts += judge.counts
             self.counts["operations"] += judge.number
@@ -432,19 +451,22 @@ class Conformance:
         keys = options.prefix_cache and config.enable_prefix_cache
         return msgspec.structs.replace(config, enable_prefix_cache=keys, **fixed)
 
-    def _operate(self, judge: AnyAcceptor, generator: Generator, length: int, done: list[AnyOperation]) -> None:
+    def _operate(
+        self, judge: AnyAcceptor, generator: Generator, length: int, done: list[tuple[AnyOperation, bool]]
+    ) -> None:
+        """All operations of an episode; each is done, and whether with an error."""
         limit = self.options.operations
         if limit is not None:
             length = min(length, max(1, limit - self.counts["operations"]))
 
         def do(operations: Iterable[AnyOperation]) -> None:
             for operation in operations:
-                done.append(operation)
+                done.append((operation, False))
                 result = None
                 try:
                     result = judge.do(operation)
                 except MisuseError:
-                    pass
+                    done[-1] = operation, True
                 else:
                     self.counts[_DONE.get(type(operation), "others")] += 1
                 generator.saw(result)
@@ -477,8 +499,8 @@ class Conformance:
     def _as_found(self) -> FoundViolation | None:
         if self._found is None:
             return None
-        violation, case = self._found
-        return self._report(violation, case, (False,) * len(case.operations), False, False)
+        violation, case, errors = self._found
+        return self._report(violation, case, errors, False, False)
 
     def _report(
         self, violation: Violation, case: Case, errors: tuple[bool, ...], shrunk: bool, reproduced: bool

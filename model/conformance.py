@@ -83,6 +83,12 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("num_single_blocks: 0, expected at least 2 in a pool with ranks or state slots")
 
     @property
+    def num_cells(self) -> int:
+        """Token cells, single blocks and state slots of all ranks together."""
+        units = self.num_single_blocks + self.num_state_slots
+        return self.num_ranks * (self.num_blocks * self.block_size + units)
+
+    @property
     def is_pool(self) -> bool:
         """A `KVCacheManager` is driven, which gives each sequence a rank and a single block."""
         return self.num_single_blocks > 0

@@ -117,12 +117,14 @@ class Violation(Exception):
         rule: name of the invariant, event or check.
         what: one sentence with the ids.
         operation: the call, and its number from 1.
+        swept: the call showed nothing; what is wrong was seen by a look at everything behind it.
     """
 
     def __init__(self, family: Family, rule: str, what: str) -> None:
         self.family, self.rule, self.what = family, rule, what
         self.operation: str = ""
         self.number = 0
+        self.swept = False
         self.before: list[str] = []
         self.after: list[str] = []
         super().__init__(what)

@@ -65,7 +65,16 @@ class Comparing(ContentJudging[P]):
             raise Violation(Family.MAP_TRUTH, "table", f"the table of {seq} has {what}")
 
     def sweep(self) -> None:
-        """All observations, and every invariant of the spec on the whole state."""
+        """All observations, and every invariant of the spec on the whole state; nothing of one that is closed."""
+        if self.closed:
+            return
+        try:
+            self._shown(self._sweep)
+        except Violation as violation:
+            violation.number, violation.operation, violation.swept = self.number, "a look at everything", True
+            raise
+
+    def _sweep(self) -> None:
         self.compare()
         for broken in self.pool.machine.sweep():
             raise Violation(Family.INVARIANT, broken.statement.name, str(broken))

@@ -81,6 +81,10 @@ class Judging(ABC, Generic[P]):
     def _infer(self) -> None:
         """Find out which keys a target without events has dropped."""
 
+    @abstractmethod
+    def _all_explained(self) -> None:
+        """The call is explained, or it cannot be."""
+
     def rank_of(self, seq: str) -> int:
         """The rank of the sequence; 0 without ranks, and while it has none."""
         return 0
@@ -133,15 +137,25 @@ class Judging(ABC, Generic[P]):
             raise Violation(Family.MISUSE, "crash", f"{misuse}; {what}" if misuse else what) from error
 
     def _explained(self, explain: Callable[[Any], None], result: Any, error: MisuseError | None) -> None:
-        """The answer as events, and all observations compared; whatever fails here, the target showed it."""
+        """The answer as events, and all observations compared."""
+        if error is not None:
+            self.counts["errors"] += 1
+            self._shown(lambda: self._unchanged("error_changes_nothing"))
+            return
+        self._shown(lambda: self._by_events(explain, result))
+        if self.every and self.number % self.every == 0 and self._compared != self.number and not self.closed:
+            self._shown(self.compare)
+
+    def _by_events(self, explain: Callable[[Any], None], result: Any) -> None:
         try:
-            if error is not None:
-                self.counts["errors"] += 1
-                self._unchanged("error_changes_nothing")
-                return
             explain(result)
-            if self.every and self.number % self.every == 0 and self._compared != self.number and not self.closed:
-                self.compare()
+        finally:
+            self._all_explained()  # where an eviction was not possible, nothing behind it is the first fault
+
+    def _shown(self, look: Callable[[], None]) -> None:
+        """Look at what the target shows; whatever fails then, it has shown."""
+        try:
+            look()
         except StepError as step:
             raise self._forbidden(step) from step
         except InvariantError as broken:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kvspec.model.acceptor.judging import Judging, P, View
+from kvspec.model.compiled import StepError
 from kvspec.model.conformance import CacheEvent, Capability, PoolConfig, Target
 from kvspec.model.promises import Family, Violation
 from kvspec.model.world import Chain
 
 _SHOW_EVICTION: Final = (Capability.EVENTS, Capability.CACHED_KEYS, Capability.FREE_IDS, Capability.REF_COUNTS)
+
+Drop = Callable[[int, Chain], None]
+"""The event that forgets a key, or a checkpoint, of a rank."""
 
 
 class KeyJudging(Judging[P]):
@@ -27,6 +31,10 @@ class KeyJudging(Judging[P]):
         self.events: list[CacheEvent] = []
         self._keys: dict[Chain, bytes] = {}
         self._chains: dict[bytes, Chain] = {}
+        self._late: list[tuple[Drop, int, Chain]] = []
+        """Evictions that are not possible yet, as far as the call is explained."""
+        self._evicted_now: list[tuple[int, Chain]] = []
+        """Keys that were evicted by the call that is explained."""
         self._hides = not any(map(self.sees, _SHOW_EVICTION))
         """A key of an idle block may be gone without a trace."""
 
@@ -85,7 +93,8 @@ class KeyJudging(Judging[P]):
     def _chain_of(self, rank: int, e: CacheEvent) -> Chain:
         """What a key that is reported as removed led to."""
         part, chain = self.part(rank), self._chains.get(e.key)
-        if e.kind != "removed" or chain is None or chain not in part.cached:
+        there = chain is not None and chain in part.cached and chain not in self._late_of(self._evict, rank)
+        if e.kind != "removed" or chain is None or not there:
             raise Violation(Family.MAP_TRUTH, "removed_was_stored", f"a key of block {e.block_id} that was not there")
         if part.entry[chain] != e.block_id:
             what = f"the key of block {part.entry[chain]} is reported as removed from block {e.block_id}"
@@ -93,16 +102,48 @@ class KeyJudging(Judging[P]):
         return chain
 
     def _evicted(self, rank: int, chain: Chain) -> None:
+        self._evicted_now.append((rank, chain))
+        self._dropped_by(self._evict, rank, chain)
+
+    # A call that lets go of something may evict it behind that. Only the end of the call says whether it could.
+
+    def _dropped_by(self, drop: Drop, rank: int, chain: Chain) -> None:
+        """Something was evicted by the call that is explained, now or behind what is not explained yet."""
         self.counts["evictions"] += 1
-        self._evict(rank, chain)
+        self._late.append((drop, rank, chain))
+        self._retry()
+
+    def _late_of(self, drop: Drop, rank: int) -> list[Chain]:
+        return [chain for made, of, chain in self._late if made == drop and of == rank]
+
+    def _retry(self) -> None:
+        left, self._late = self._late, []
+        for late in left:
+            try:
+                late[0](*late[1:])
+            except StepError:
+                self._late.append(late)
+
+    def _let_go(self) -> None:
+        """Somebody has let go of something: what was evicted behind that is explained, too."""
+        self._infer()
+        self._retry()
+
+    def _all_explained(self) -> None:
+        for drop, rank, chain in self._late:
+            drop(rank, chain)
+        self._late.clear()
+        self._evicted_now.clear()
 
     def _infer(self) -> None:
         if self.sees(Capability.EVENTS):
             return
         for rank in range(len(self.views)):
             if self.part(rank).cached:
+                known = self._late_of(self._evict, rank)
                 for chain in self._dropped(rank):
-                    self._evicted(rank, chain)
+                    if chain not in known:
+                        self._evicted(rank, chain)
 
     def _dropped(self, rank: int) -> list[Chain]:
         part, view = self.part(rank), self.views[rank]
@@ -128,7 +169,7 @@ class KeyJudging(Judging[P]):
         """After a call that publishes, every full computed block has its key."""
         if not self.config.enable_prefix_cache:
             return
-        missing = self.pool.publishable(seq)
+        missing = [place for place in self.pool.publishable(seq) if not self._gone_again(seq, place)]
         if self.sees(Capability.EVENTS):
             if missing:
                 place = missing[0]
@@ -138,6 +179,18 @@ class KeyJudging(Judging[P]):
         for place in missing:
             self.pool.publish(seq, place)
             self.counts["published"] += 1
+
+    def _gone_again(self, seq: str, place: int) -> bool:
+        """Whether the key of a place was there, of another block, and was evicted behind the publication."""
+        rank, block = self.rank_of(seq), self.pool.block(seq, place)
+        if (rank, self.pool.key(seq, place)) not in self._evicted_now:
+            return False
+        if self.sees(Capability.EVENTS):
+            return True
+        if self.sees(Capability.CACHED_KEYS):
+            return block not in self.views[rank].cached().values()
+        held = len(self.part(rank).holders[block])
+        return self.sees(Capability.REF_COUNTS) and self.views[rank].ref_count(block) == held
 
     def _forgotten(self, rank: int, found: Sequence[CacheEvent]) -> None:
         """After a reset every key of the rank was reported as removed."""

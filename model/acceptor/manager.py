@@ -101,10 +101,11 @@ class Acceptor(Operating[Pool]):
         misuse = self._unknown(seq) or self._out_of_known(seq, num_tokens)
 
         def explain(_: Any) -> None:
-            self._events(seq)
+            self._events()
             self.pool.truncate(seq, num_tokens)
             self._new_holders(seq)
             self.pool.drop_to(seq, max(self.pool.blocks_for(num_tokens), len(self.target.block_table(seq))))
+            self._let_go()
             self._cut(seq, num_tokens)
             self._same_table(seq)
 

@@ -118,6 +118,7 @@ class Operating(Comparing[P]):
                 self.counts["copies"] += 1
                 self._hidden_eviction(self.rank_of(seq), table[index])
                 self.pool.copy(seq, index, table[index])
+                self._let_go()
 
     def _roomy(self, seq: str, num_tokens: int, table: Sequence[int]) -> None:
         """A table has the room that was granted."""
@@ -166,8 +167,9 @@ class Operating(Comparing[P]):
 
     def preempt(self, seq: str) -> None:
         def explain(_: Any) -> None:
-            self._events(seq)
+            self._events()
             self.pool.preempt(seq)
+            self._let_go()
             self._new_holders(seq)
             self._same_table(seq)
 
@@ -175,7 +177,7 @@ class Operating(Comparing[P]):
 
     def abort(self, seq: str) -> None:
         def explain(_: Any) -> None:
-            self._events(seq)
+            self._events()
             self._forget(seq)
 
         self._judge("abort", (seq,), lambda: self.target.abort(seq), explain, self._unknown(seq))
@@ -183,6 +185,7 @@ class Operating(Comparing[P]):
     def _forget(self, seq: str) -> None:
         self._new_holders(seq)
         self.pool.forget(seq)
+        self._let_go()
         self._forget_contents(seq)
 
     def evict(self, num_blocks: int, rank: int = 0) -> int:
@@ -261,6 +264,7 @@ class Operating(Comparing[P]):
             assert known is not None
             self._events()
             self._unhold(known[2], known[1], name)
+            self._let_go()
             self._released[name] = self._handles.pop(name)[0]
 
         self._judge("release", (name,), lambda: self.target.release(handle), explain, misuse)

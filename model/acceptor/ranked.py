@@ -44,9 +44,24 @@ class PoolAcceptor(Resources):
         misuse: str | None,
         either: bool = False,
     ) -> Any:
-        named = {a for a in arguments if isinstance(a, str) and a in self.pool.requests}
-        self._concerns(named.pop() if len(named) == 1 else None)
+        self._concerned(verb, arguments)
         return super()._judge(verb, arguments, call, explain, misuse, either)
+
+    def _concerned(self, verb: str, arguments: tuple[object, ...]) -> None:
+        """Which ranks a call is about, by its words."""
+        match verb, arguments:
+            case "reset" | "close", _:
+                self._concerns(None)
+            case "evict", (_, int(rank)):
+                self._concerns([rank])
+            case "evict", _:
+                self._concerns([0])
+            case "release", (str(name),):
+                self._concerns([self._handles[name][2]] if name in self._handles else [])
+            case "write", _:
+                self._concerns(self.pool.rank(seq) for seq in arguments[::2] if isinstance(seq, str))
+            case _, (str(seq), *_):
+                self._concerns([self.pool.rank(seq)], seq)
 
     # -- room ----------------------------------------------------------------------------------------------------
 
@@ -205,7 +220,7 @@ class PoolAcceptor(Resources):
         misuse = self._unknown(seq) or self._out_of_known(seq, num_tokens)
 
         def explain(_: Any) -> None:
-            self._events(seq)
+            self._events()
             computed = self.pool.requests[seq].computed
             if num_tokens < computed:
                 computed = self._goes_on(seq, num_tokens)
@@ -214,6 +229,7 @@ class PoolAcceptor(Resources):
             self._cut(seq, num_tokens)
             shown = len(self.target.block_table(seq))
             self.pool.give_back_to(seq, max(self.pool.blocks_for(computed), min(shown, self.pool.size(seq))))
+            self._let_go()
             self._same_table(seq)
 
         call = lambda: self.target.truncate(seq, num_tokens)  # noqa: E731
@@ -300,6 +316,7 @@ class PoolAcceptor(Resources):
             slot, rank, chain = self.pool.saving(seq), self.rank_of(seq), self.pool.stands(seq)
             self._events()
             self.pool.save_finish(seq, ok)
+            self._let_go()
             shown = {at: key for key, at in self.target.checkpoints(rank).items()}
             if ok and slot in shown:
                 self._learn(chain, shown[slot])
@@ -332,6 +349,7 @@ class PoolAcceptor(Resources):
         def explain(_: Any) -> None:
             self._events()
             self.pool.restore_finish(seq, ok)
+            self._let_go()
             self.counts["restores"] += ok
             self._same_state(seq)
 
@@ -340,7 +358,6 @@ class PoolAcceptor(Resources):
     # -- ranks ---------------------------------------------------------------------------------------------------
 
     def _call_evict(self, num_blocks: int, rank: int) -> int:
-        self._concerns(None, rank if self._bad_rank(rank) is None else None)
         return self.target.evict(num_blocks, rank)
 
     def _forgotten_states(self, rank: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import cast
 
 from kvspec.model.acceptor.comparing import not_drained, same_ids
@@ -40,7 +41,7 @@ class Resources(Operating[RankedPool]):
         super().__init__(target, config, pool, every, [RankView(shown, rank) for rank in range(config.num_ranks)])
         self._linear, self._caches = config.has_linear_state, config.enable_prefix_cache
         self._subject: str | None = None
-        self._place: int | None = None
+        self._places: set[int] | None = None
         self._states: dict[str, tuple[int, int]] = {}
         lacking = [c for c in (Capability.POOL, Capability.LINEAR_STATE)[: 1 + self._linear] if not self.sees(c)]
         if lacking:
@@ -53,19 +54,31 @@ class Resources(Operating[RankedPool]):
     def rank_of(self, seq: str) -> int:
         return self.pool.rank(seq) or 0
 
-    def _concerns(self, seq: str | None, place: int | None = None) -> None:
-        """The next call is about one sequence, or one rank: nothing may change on any other rank."""
-        self._subject = seq
-        self._place = place if seq is None else self.pool.rank(seq)
+    def _concerns(self, ranks: Iterable[int | None] | None, subject: str | None = None) -> None:
+        """The next call is about these ranks, or about all: nothing may change on any other.
 
-    def _at(self) -> int | None:
-        """The rank that the call that is explained is about; a newcomer's as soon as it has one."""
-        if self._place is None and self._subject is not None:
-            self._place = self.pool.rank(self._subject)
-        return self._place
+        Args:
+            ranks: None for all; a None among them is the rank that a sequence has not got.
+            subject: a sequence that may get its rank by the call.
+        """
+        self._subject = subject
+        self._places = None if ranks is None else {rank for rank in ranks if rank is not None}
+
+    def _at(self) -> set[int] | None:
+        """The ranks that the call that is explained is about; a newcomer's as soon as it has one."""
+        came = None if self._subject is None else self.pool.rank(self._subject)
+        if self._places is not None and came is not None:
+            self._places.add(came)
+        return self._places
 
     def _elsewhere(self, rank: int) -> bool:
-        return self._at() not in (None, rank)
+        at = self._at()
+        return at is not None and rank not in at
+
+    def _unchanged(self, rule: str) -> None:
+        if not self._at():
+            self._places = None  # that a call did something is worse than where it did it
+        super()._unchanged(rule)
 
     def _drain_of(self, rank: int) -> list[CacheEvent]:
         found = super()._drain_of(rank)
@@ -79,14 +92,15 @@ class Resources(Operating[RankedPool]):
         super()._evicted(rank, chain)
 
     def _isolation(self, rank: int, what: str) -> Violation:
-        return Violation(Family.RANK, "isolation", f"the call is about rank {self._at()}, but on rank {rank} {what}")
+        about = " and ".join(f"rank {at}" for at in sorted(self._at() or ())) or "a sequence without a rank"
+        return Violation(Family.RANK, "isolation", f"the call is about {about}, but on rank {rank} {what}")
 
     def _compare_rank(self, rank: int) -> None:
         try:
             super()._compare_rank(rank)
             self._compare_resources(rank)
         except Violation as violation:
-            if self._elsewhere(rank):
+            if self._at() and self._elsewhere(rank):
                 raise self._isolation(rank, violation.what) from violation
             raise
 
@@ -175,9 +189,8 @@ class Resources(Operating[RankedPool]):
         super()._forget_contents(seq)
         self._states.pop(seq, None)
 
-    def sweep(self) -> None:
-        """All observations, also of ranks that there are not, and every invariant on the whole state."""
-        super().sweep()
+    def _sweep(self) -> None:
+        super()._sweep()
         for rank in (-1, self.config.num_ranks):
             self._no_rank(rank)
 
@@ -188,9 +201,8 @@ class Resources(Operating[RankedPool]):
         if self._linear:
             looks |= {"free_state_slots": Capability.LINEAR_STATE, "checkpoints": Capability.LINEAR_STATE}
         for name in (n for n, c in looks.items() if self.sees(c)):
-            try:
-                found = getattr(self.target, name)(rank)
-            except MisuseError:
+            found, error = self._call(partial(getattr(self.target, name), rank), f"there is no rank {rank}")
+            if error is not None:
                 continue
             what = f"{name}({rank}) is of a rank that there is not; the target said {found!r}"
             raise Violation(Family.MISUSE, "error_expected", what)
@@ -214,17 +226,22 @@ class Resources(Operating[RankedPool]):
             return
         for rank in range(self.config.num_ranks):
             shown = set(self.target.checkpoints(rank).values())
+            known = self._late_of(self.pool.evict_state, rank)
             for chain, slot in self.pool.checkpoints(rank).items():
-                if slot not in shown:
-                    if self._elsewhere(rank):
-                        raise self._isolation(rank, f"the checkpoint in slot {slot} has gone")
-                    self.counts["evictions"] += 1
-                    self.pool.evict_state(rank, chain)
+                if slot in shown or chain in known:
+                    continue
+                if self._elsewhere(rank):
+                    raise self._isolation(rank, f"the checkpoint in slot {slot} has gone")
+                self._dropped_by(self.pool.evict_state, rank, chain)
 
     def _events(self, seq: str | None = None) -> list[CacheEvent]:
         found = super()._events(seq)
         self._follow_checkpoints()
         return found
+
+    def _let_go(self) -> None:
+        self._follow_checkpoints()
+        super()._let_go()
 
     def _unit(self, seq: str, name: str, shown: int | None, had: int | None) -> int:
         """The single block or live slot of a sequence that was granted room."""

@@ -18,9 +18,10 @@ MAX_LINES: Final = 20_000
 MAX_COLUMNS: Final = 2**16
 MAX_NUMBER: Final = 2**63 - 1
 MAX_TOKENS: Final = 2**20
+MAX_RANKS: Final = 2**10
 MAX_CELLS: Final = 2**24
-"""Limits of a scenario: bytes and lines of a file, characters of a line, a number of any kind, tokens in all, and
-token cells of the pool."""
+"""Limits of a scenario: bytes and lines of a file, characters of a line, a number of any kind, tokens in all, ranks,
+and cells of all ranks together (`PoolConfig.num_cells`)."""
 
 
 POOL_SIZES: Final = {

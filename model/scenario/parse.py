@@ -202,11 +202,8 @@ class _Reader:
         if num_blocks * block_size > la.MAX_CELLS:
             self.fail(blocks, f"a pool of {num_blocks * block_size} token cells", f"at most {la.MAX_CELLS}")
         sizes = {field: words[word] for word, field in la.POOL_SIZES.items() if word in words}
-        places = sum(sizes.get(f, 0) for f in ("num_single_blocks", "num_state_slots")) + num_blocks * block_size
-        if places * sizes.get("num_ranks", 1) > la.MAX_CELLS:
-            self.fail(tree, "a pool of so many ranks, blocks and slots", f"at most {la.MAX_CELLS} cells in all")
         try:
-            return PoolConfig(
+            config = PoolConfig(
                 num_blocks=num_blocks,
                 block_size=block_size,
                 enable_prefix_cache="no-cache" not in words,
@@ -219,6 +216,12 @@ class _Reader:
             found, _, expected = rest.partition(", expected ")
             name = next((word for word, known in la.POOL_SIZES.items() if known == field), field)
             self.fail(tree, f"'{name}' is {found}", expected)
+        if config.num_ranks > la.MAX_RANKS:
+            self.fail(tree, f"'ranks' is {config.num_ranks}", f"at most {la.MAX_RANKS}")
+        if config.num_cells > la.MAX_CELLS:
+            what = f"a pool of {config.num_cells} cells, single blocks and slots"
+            self.fail(tree, what, f"at most {la.MAX_CELLS} on all ranks together")
+        return config
 
     def _pool_options(self, options: list[Node]) -> dict[str, int]:
         """Words behind the block size, with their numbers."""

@@ -148,17 +148,24 @@ class OperationRun:
     # -- operations --------------------------------------------------------------------------------------------------
 
     def _judged(self, at: int, call: Callable[[], str]) -> tuple[Verdict, str]:
-        """Make a call; an error or a violation passes only where the next lines expect it."""
+        """Make a call; an error or a violation passes only where the next lines expect it. Behind the last call
+        everything is looked at."""
         following = [line.item for line in self.scenario.lines[at + 1 :]]
+        is_last = not any(isinstance(item, ops.Operation | la.Drained) for item in following)
+        error = None
         try:
-            self.outcome = call()
-        except MisuseError as error:
-            self.outcome = "error"
-            return ("passed" if _error_expected(following) else "failed"), f"error: {error}"
+            try:
+                self.outcome = call()
+            except MisuseError as raised:
+                self.outcome, error = "error", raised
+            if is_last:
+                self.acceptor.sweep()
         except Violation as violation:
             self.outcome, self.violation = "violation", violation
             expected = bool(following) and isinstance(following[0], la.Violated)
             return "passed" if expected else "violated", f"{violation.family}/{violation.rule}: {violation.what}"
+        if error is not None:
+            return ("passed" if _error_expected(following) else "failed"), f"error: {error}"
         return "passed", "" if self.outcome == "done" else self.outcome
 
     def _operation(self, operation: ops.Operation) -> str:
