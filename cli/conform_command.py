@@ -59,6 +59,10 @@ class Trim(StrEnum):
     DEEPEST = "deepest"
 
 
+_OPTION_OF: Final = {
+    "num_ranks": "--ranks", "num_single_blocks": "--single", "num_state_slots": "--slots",
+    "checkpoint_interval": "--interval", "trim": "--trim",
+}  # fmt: skip
 FAILURES: Final = Path("conform-failures")
 _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
 
@@ -110,6 +114,7 @@ def conform(
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
     limit = operations if operations is not None or seconds is not None else DEFAULT_OPERATIONS
+    asked = (ranks, single, slots, interval, trim)
     try:
         options = ConformOptions(
             seed=seed,
@@ -118,7 +123,7 @@ def conform(
             kind=kind,
             num_blocks=blocks,
             block_size=block_size,
-            form=Form.POOLS if any(n is not None for n in (ranks, single, slots, interval, trim)) else form,
+            form=Form.POOLS if form is Form.BOTH and any(n is not None for n in asked) else form,
             num_ranks=ranks,
             num_single_blocks=single,
             num_state_slots=slots,
@@ -128,7 +133,8 @@ def conform(
             sanitizer=sanitizer,
         )
     except ValueError as error:
-        fail_input(str(error))
+        name, colon, rest = str(error).partition(": ")
+        fail_input(rest if colon else name, where=_OPTION_OF.get(name, name) if colon else None)
     with drivable(target), progress("operations", options.operations) as bar:
         report = drive(load_target(target), options, on_progress=bar.advance)
     return _finish(target, report, save, result, cases)
