@@ -323,6 +323,11 @@ class Text:
             yield 20, [f"for {name} in range({self.expr(a.args[1], env)})"], {a.args[0]: name}, a
         elif a.op == "lt" and a.args[0] in open_vars and a.args[1].op == "get" and a.args[1].args[0].op == "state":
             yield from self._below_stored(a, open_vars, env)
+        elif a.op == "not" and a.args[0].op == "lt" and a.args[0].args[1] in open_vars:
+            bound, x = a.args[0].args
+            if not bound.free & open_vars:
+                name = self.fresh(x.data[0])
+                yield 20, [f"for {name} in range({self.expr(bound, env)} + 1)"], {x: name}, a
         elif a.op == "has":
             yield from self._members(a, open_vars, env)
 

@@ -24,12 +24,16 @@ from kvspec.spec.language import (
     SpecError,
     event,
     forall,
+    implies,
+    init,
     invariant,
     nat,
+    require,
     set_where,
 )
 from kvspec.spec.language.terms import MapSort, Path, SetSort
 from kvspec.spec.sequences import Sequences
+from kvspec.spec.sorts import Index
 
 BLOCKS, SEQS, PLACES, PINS = 4, ["a", "b"], 2, ["p"]
 
@@ -241,3 +245,37 @@ def test_a_rule_that_breaks_an_invariant_at_a_key_that_was_never_stored_is_found
 def test_a_rule_over_keys_without_end_is_refused() -> None:
     with pytest.raises(SpecError, match="all keys at once"):
         Compiled(Chapter(Bulk), {}, {})
+
+
+class Line(Machine):
+    """Places up to a last one, both included; positions have no end."""
+
+    last: Index
+    marked: Set[Index]
+
+    @init
+    def start(self) -> None:
+        self.last = Index.zero()
+        self.marked.clear()
+
+    @event
+    def mark(self, place: Index) -> None:
+        """A place is marked."""
+        self.marked.add(place)
+
+    @event
+    def move(self, place: Index) -> None:
+        """The last place is another one, up to which all are marked."""
+        require(forall(Index, lambda i: implies(i <= place, self.marked.has(i))))
+        self.last = place
+
+
+def test_what_is_said_of_all_places_up_to_one_asks_for_these_and_that_one() -> None:
+    machine = Compiled(Chapter(Line), {}, {})
+    for place in (0, 1, 3):
+        machine.events["mark"](place)
+    machine.events["move"](1)
+    for place in (2, 3):
+        with pytest.raises(StepError):
+            machine.events["move"](place)
+    assert machine.state[("last",)] == [1]
