@@ -9,6 +9,10 @@ worker does (steps, copies of states) happens between calls.
 With linear state a hit is only worth as much as a state that can be restored behind it: the blocks behind the last safe
 boundary are given back (chapter `trim` says which boundary that is), and the checkpoint of the kept boundary is pinned
 in the same event that chooses it. From then on keys and values, and the recurrent state, stand at the same token.
+
+Here a call goes on until it lacks something, and is refused at that stage. A manager may refuse it before it takes
+anything, if it can count that the call will not get what it needs: chapter `admission` says when it may. Either way
+nothing is left of the call.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ from kvspec.spec.linear_state import LinearState
 from kvspec.spec.sequences import Sequences
 from kvspec.spec.single_block import SingleBlock
 from kvspec.spec.sorts import Block, Chain, Index, Pin, Seat, Seq, Single, StateOwner, StateSlot
+from kvspec.spec.trim import Test, contiguous, deepest, is_choice
 
 
 class Phase(Variants):
@@ -156,43 +161,27 @@ class Lifecycle(Machine):
         self.phase[seq] = Phase.growing()
 
     @event
-    def pin_contiguous(self, seq: Seq, key: Chain, stop: Index) -> None:
-        """The kept boundary is the last one before the first that lacks its checkpoint; its checkpoint is pinned."""
-        require(self.first_gap(seq, stop))
-        require(self.kv.depth(key) < stop)
-        require(
-            forall(
-                Index, lambda i: implies((self.kv.depth(key) < i) & (i < stop), ~self.resumable(self.kv.text[seq, i]))
-            )
-        )
-        self.pin(seq, key)
+    def pin_contiguous(self, seq: Seq, boundary: Index) -> None:
+        """The hits are kept up to the boundary that policy contiguous chooses; its checkpoint is pinned."""
+        require(self.is_contiguous(seq, boundary))
+        self.pin(seq, boundary)
 
     @event
-    def pin_deepest(self, seq: Seq, key: Chain) -> None:
-        """The kept boundary is the last one with a checkpoint, which is pinned."""
-        require(
-            forall(
-                Index,
-                lambda i: implies(
-                    (self.kv.depth(key) < i) & (i < self.kv.size[seq]), ~self.restorable(self.kv.text[seq, i])
-                ),
-            )
-        )
-        self.pin(seq, key)
+    def pin_deepest(self, seq: Seq, boundary: Index) -> None:
+        """The hits are kept up to the boundary that policy deepest chooses; its checkpoint is pinned."""
+        require(self.is_deepest(seq, boundary))
+        self.pin(seq, boundary)
 
     @event
-    def keep_none_contiguous(self, seq: Seq, stop: Index) -> None:
-        """The first boundary lacks its checkpoint already: no hit is kept."""
-        require(self.first_gap(seq, stop))
-        require(forall(Index, lambda i: implies(i < stop, ~self.resumable(self.kv.text[seq, i]))))
+    def keep_none_contiguous(self, seq: Seq) -> None:
+        """Policy contiguous chooses the empty prefix: no hit is kept."""
+        require(self.is_contiguous(seq, Index.zero()))
         self.keep_none(seq)
 
     @event
     def keep_none_deepest(self, seq: Seq) -> None:
-        """No boundary has a checkpoint: no hit is kept."""
-        require(
-            forall(Index, lambda i: implies(i < self.kv.size[seq], ~self.restorable(self.kv.text[seq, i])))
-        )
+        """Policy deepest chooses the empty prefix: no hit is kept."""
+        require(self.is_deepest(seq, Index.zero()))
         self.keep_none(seq)
 
     @event
@@ -471,38 +460,45 @@ class Lifecycle(Machine):
 
     # -- words ---------------------------------------------------------------------------------------------------
 
-    def hit_at(self, seq: Seq, key: Chain) -> Bool:
-        """The key is one of the hits, and a state can be restored behind it."""
-        index = self.kv.depth(key)
-        return (index < self.kv.size[seq]) & (self.kv.text[seq, index] == key) & self.restorable(key)
+    def spaced(self, seq: Seq) -> Test:
+        """Boundaries of the table at which blocks and states can be reused."""
+        return lambda boundary: self.resumable(self.kv.text[seq, boundary.prev()])
 
-    def first_gap(self, seq: Seq, stop: Index) -> Bool:
-        """Up to `stop` every boundary that can have a checkpoint has one; there is none at `stop`, or no more hits."""
-        at = self.kv.text[seq, stop]
-        return (
-            (stop <= self.kv.size[seq])
-            & forall(
-                Index,
-                lambda i: implies(
-                    (i < stop) & self.resumable(self.kv.text[seq, i]), self.state.cached.has(self.kv.text[seq, i])
-                ),
-            )
-            & ((stop == self.kv.size[seq]) | (self.resumable(at) & ~self.state.cached.has(at)))
-        )
+    def saved(self, seq: Seq) -> Test:
+        """Boundaries of the table that have a checkpoint."""
+        return lambda boundary: self.state.cached.has(self.kv.text[seq, boundary.prev()])
 
-    def pin(self, seq: Seq, key: Chain) -> None:
-        index = self.kv.depth(key)
-        require(self.is_in(seq, Phase.begun))
-        require(self.linear & self.equipped(seq))
-        require(self.hit_at(seq, key))
+    def contiguous(self, seq: Seq) -> Test:
+        return contiguous(self.spaced(seq), self.saved(seq))
+
+    def deepest(self, seq: Seq) -> Test:
+        return deepest(self.saved(seq))
+
+    def is_contiguous(self, seq: Seq, boundary: Index) -> Bool:
+        return is_choice(boundary, self.kv.size[seq], self.contiguous(seq))
+
+    def is_deepest(self, seq: Seq, boundary: Index) -> Bool:
+        return is_choice(boundary, self.kv.size[seq], self.deepest(seq))
+
+    def none_allowed(self, seq: Seq, allowed: Test) -> Bool:
+        """A policy allows no boundary of the hits but the empty prefix."""
+        return forall(Index, lambda b: implies((b <= self.kv.size[seq]) & allowed(b), b.is_zero()))
+
+    def can_choose(self, seq: Seq) -> Bool:
+        """The request has its hits and what it needs for them, and none is chosen yet."""
+        return self.is_in(seq, Phase.begun) & self.linear & self.equipped(seq)
+
+    def pin(self, seq: Seq, boundary: Index) -> None:
+        require(self.can_choose(seq))
+        require(~boundary.is_zero())
+        key = self.kv.text[seq, boundary.prev()]
         self.state.match(seq, key)
         self.stands[seq] = key
-        self.keep = index.next()
+        self.keep = boundary
         self.phase[seq] = Phase.trimming()
 
     def keep_none(self, seq: Seq) -> None:
-        require(self.is_in(seq, Phase.begun))
-        require(self.linear & self.equipped(seq))
+        require(self.can_choose(seq))
         self.keep = Index.zero()
         self.phase[seq] = Phase.trimming()
 
@@ -526,10 +522,6 @@ class Lifecycle(Machine):
     def equipped(self, seq: Seq) -> Bool:
         """The request has its single block and, where it needs one, its live slot."""
         return self.housed.has(seq) & implies(self.linear, self.state.running.has(seq))
-
-    def restorable(self, chain: Chain) -> Bool:
-        """Blocks can be reused up to here, and so can the state."""
-        return self.resumable(chain) & self.state.cached.has(chain)
 
     def lacks_single(self, seq: Seq) -> Bool:
         return self.is_in(seq, Phase.begun) & ~self.housed.has(seq) & self.single.ids.free.is_empty()
@@ -612,13 +604,15 @@ class Lifecycle(Machine):
         """No call runs, and nothing is known of what the last one asked for."""
         return ~self.busy & self.need.is_zero() & (self.known == self.state.nothing)
 
-    def kept_can_be_restored(self, seq: Seq, key: Chain) -> Bool:
-        """The request waits for a checkpoint of the kept boundary, which is there."""
+    def kept_can_be_restored(self, seq: Seq, boundary: Index) -> Bool:
+        """The request waits for the checkpoint of the boundary, which is there, and keeps its hits up to it."""
+        key = self.kv.text[seq, boundary.prev()]
         return (
             self.state.waiting.has(seq)
             & (self.state.at[seq] == key)
             & (self.stands[seq] == key)
             & (self.state.content[self.state.entry[key]] == key)
+            & (self.keep == boundary)
             & (self.kv.depth(key) < self.keep)
             & (self.keep <= self.kv.size[seq])
         )
@@ -946,6 +940,17 @@ class Lifecycle(Machine):
             ),
         )
 
+    @theorem("the table of a running request that has computed nothing holds nothing of it")
+    def nothing_computed(self) -> Bool:
+        return forall(
+            Seq,
+            Index,
+            lambda q, i: implies(
+                self.is_in(q, Phase.running) & (self.stands[q] == self.kv.cache.nothing) & (i < self.kv.size[q]),
+                self.kv.text[q, i] == self.kv.cache.nothing,
+            ),
+        )
+
     @theorem("what a request waits for is the state of exactly the tokens that its blocks hold")
     def waits_for_its_own(self) -> Bool:
         return forall(
@@ -1090,44 +1095,22 @@ class Lifecycle(Machine):
     # -- theorems: hits ------------------------------------------------------------------------------------------
 
     @theorem("contiguous: what is kept can be restored, and is the most that the policy allows", after=pin_contiguous)
-    def contiguous_is_largest(self, seq: Seq, key: Chain, stop: Index) -> Bool:
+    def contiguous_is_largest(self, seq: Seq, boundary: Index) -> Bool:
+        return self.kept_can_be_restored(seq, boundary) & self.is_contiguous(seq, self.keep)
+
+    @theorem("deepest: what is kept can be restored, and is the most that the policy allows", after=pin_deepest)
+    def deepest_is_largest(self, seq: Seq, boundary: Index) -> Bool:
+        return self.kept_can_be_restored(seq, boundary) & self.is_deepest(seq, self.keep)
+
+    @theorem("contiguous keeps nothing only if it allows no boundary of the hits", after=keep_none_contiguous)
+    def contiguous_keeps_none(self, seq: Seq) -> Bool:
         return (
-            self.kept_can_be_restored(seq, key)
-            & self.first_gap(seq, stop)
-            & (self.kv.depth(key) < stop)
-            & forall(
-                Index,
-                lambda i: implies(
-                    (i < stop) & (self.kv.depth(key) < i), ~self.resumable(self.kv.text[seq, i])
-                ),
-            )
+            self.keep.is_zero() & self.is_in(seq, Phase.trimming) & self.none_allowed(seq, self.contiguous(seq))
         )
 
-    @theorem("deepest: what is kept can be restored, and behind it nothing could be", after=pin_deepest)
-    def deepest_is_largest(self, seq: Seq, key: Chain) -> Bool:
-        return self.kept_can_be_restored(seq, key) & forall(
-            Index,
-            lambda i: implies(
-                (i < self.kv.size[seq]) & self.restorable(self.kv.text[seq, i]), i <= self.kv.depth(key)
-            ),
-        )
-
-    @theorem("contiguous keeps nothing only if the first boundary lacks its checkpoint", after=keep_none_contiguous)
-    def contiguous_keeps_none(self, seq: Seq, stop: Index) -> Bool:
-        return (
-            self.keep.is_zero()
-            & self.is_in(seq, Phase.trimming)
-            & self.first_gap(seq, stop)
-            & forall(Index, lambda i: implies(i < stop, ~self.resumable(self.kv.text[seq, i])))
-        )
-
-    @theorem("deepest keeps nothing only if no boundary has a checkpoint", after=keep_none_deepest)
+    @theorem("deepest keeps nothing only if it allows no boundary of the hits", after=keep_none_deepest)
     def deepest_keeps_none(self, seq: Seq) -> Bool:
-        return (
-            self.keep.is_zero()
-            & self.is_in(seq, Phase.trimming)
-            & forall(Index, lambda i: implies(i < self.kv.size[seq], ~self.restorable(self.kv.text[seq, i])))
-        )
+        return self.keep.is_zero() & self.is_in(seq, Phase.trimming) & self.none_allowed(seq, self.deepest(seq))
 
     @theorem("trimming gives back one block behind the kept boundary, which its key still leads to", after=trim)
     def trim_frees_nothing(self, seq: Seq) -> Bool:
@@ -1210,7 +1193,10 @@ class Lifecycle(Machine):
     @theorem("a request that resumes waits for the state of exactly the tokens that are left", after=resume)
     def resumed_waits(self, seq: Seq) -> Bool:
         return (
-            self.state.waiting.has(seq) & (self.state.at[seq] == self.stands[seq]) & ~self.astray.has(seq)
+            self.state.waiting.has(seq)
+            & (self.state.at[seq] == self.stands[seq])
+            & self.resumable(self.stands[seq])
+            & ~self.astray.has(seq)
         )
 
     @theorem("a request that begins anew has the state of no tokens", after=restart)
@@ -1283,7 +1269,8 @@ class Lifecycle(Machine):
 
     @theorem("a committed checkpoint can be matched", after=commit)
     def checkpoint_matchable(self, seq: Seq, slot: StateSlot) -> Bool:
-        return self.restorable(self.state.key[slot]) & ~self.state.reserved(seq, slot)
+        key = self.state.key[slot]
+        return self.resumable(key) & self.state.cached.has(key) & ~self.state.reserved(seq, slot)
 
     @theorem("a reservation that is given back leaves a free slot", after=abort_save)
     def save_aborted(self, slot: StateSlot) -> Bool:
@@ -1391,7 +1378,7 @@ class Lifecycle(Machine):
             ),
         )
 
-    @theorem("a newcomer takes a single block and a slot that are free, and is not refused for want of them")
+    @theorem("a newcomer takes a single block and a slot that are free, and is not refused for want of what it has")
     def newcomer_goes_on(self) -> Bool:
         return forall(
             Seq,
@@ -1410,9 +1397,8 @@ class Lifecycle(Machine):
                     & self.state.slots.ids.free.has(x),
                     possible(self.take_slot)(q, x) & ~possible(self.refuse)(q),
                 )
-                & implies(
-                    self.housed.has(q) & ~self.linear, possible(self.keep_all)(q) & ~possible(self.refuse)(q)
-                ),
+                & implies(self.housed.has(q) & ~self.linear, possible(self.keep_all)(q))
+                & implies(self.equipped(q), ~possible(self.refuse)(q)),
             ),
         )
 
@@ -1454,63 +1440,26 @@ class Lifecycle(Machine):
             ),
         )
 
-    @theorem("a boundary with a checkpoint, and none lacking before it, can be kept, up to the first gap")
-    def contiguous_can_pin(self) -> Bool:
+    @theorem("the boundary that a policy chooses can be kept")
+    def choice_can_be_pinned(self) -> Bool:
         return forall(
             Seq,
-            Chain,
             Index,
-            lambda q, k, stop: implies(
-                self.is_in(q, Phase.begun)
-                & self.linear
-                & self.equipped(q)
-                & self.first_gap(q, stop)
-                & self.hit_at(q, k)
-                & (self.kv.depth(k) < stop)
-                & forall(
-                    Index,
-                    lambda i: implies((self.kv.depth(k) < i) & (i < stop), ~self.resumable(self.kv.text[q, i])),
-                ),
-                possible(self.pin_contiguous)(q, k, stop),
+            lambda q, b: implies(
+                self.can_choose(q) & ~b.is_zero(),
+                implies(self.is_contiguous(q, b), possible(self.pin_contiguous)(q, b))
+                & implies(self.is_deepest(q, b), possible(self.pin_deepest)(q, b)),
             ),
         )
 
-    @theorem("the deepest boundary with a checkpoint can be kept")
-    def deepest_can_pin(self) -> Bool:
-        return forall(
-            Seq,
-            Chain,
-            lambda q, k: implies(
-                self.is_in(q, Phase.begun)
-                & self.linear
-                & self.equipped(q)
-                & self.hit_at(q, k)
-                & forall(
-                    Index,
-                    lambda i: implies(
-                        (i < self.kv.size[q]) & self.restorable(self.kv.text[q, i]), i <= self.kv.depth(k)
-                    ),
-                ),
-                possible(self.pin_deepest)(q, k),
-            ),
-        )
-
-    @theorem("where no boundary can be kept none is: the call goes on without hits")
+    @theorem("where a policy allows no boundary of the hits the call goes on without them")
     def none_can_be_kept(self) -> Bool:
         return forall(
             Seq,
-            Index,
-            lambda q, stop: implies(
-                self.is_in(q, Phase.begun) & self.linear & self.equipped(q),
-                implies(
-                    forall(Index, lambda i: implies(i < self.kv.size[q], ~self.restorable(self.kv.text[q, i]))),
-                    possible(self.keep_none_deepest)(q),
-                )
-                & implies(
-                    self.first_gap(q, stop)
-                    & forall(Index, lambda i: implies(i < stop, ~self.resumable(self.kv.text[q, i]))),
-                    possible(self.keep_none_contiguous)(q, stop),
-                ),
+            lambda q: implies(
+                self.can_choose(q),
+                implies(self.none_allowed(q, self.contiguous(q)), possible(self.keep_none_contiguous)(q))
+                & implies(self.none_allowed(q, self.deepest(q)), possible(self.keep_none_deepest)(q)),
             ),
         )
 
@@ -1532,6 +1481,22 @@ class Lifecycle(Machine):
             Index,
             Chain,
             lambda q, n, c: implies(~self.busy & ~self.stepping.has(q), possible(self.begin)(q, n, c)),
+        )
+
+    @theorem("tokens can be taken back as far as the block begins that was computed last, unless a copy runs")
+    def cuts_go_on(self) -> Bool:
+        return forall(
+            Seq,
+            Chain,
+            lambda q, c: implies(
+                self.is_idle(q)
+                & ~self.stepping.has(q)
+                & ~self.state.being_saved(q)
+                & ~self.state.restoring.has(q)
+                & (self.stands[q] != self.kv.cache.nothing)
+                & self.kv.cache.covers(self.stands[q], c),
+                possible(self.truncate)(q, c),
+            ),
         )
 
     @theorem("a request whose tokens were all taken back can begin anew, unless a copy of its state runs")

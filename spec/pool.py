@@ -59,8 +59,9 @@ class Pool(Machine):
 
     @event
     def begin(self, seq: Seq, need: Index, known: Chain) -> None:
-        """A call begins for a request, on its rank."""
+        """A call begins for a request, on its rank; that of a newcomer still has the most free blocks."""
         require(self.placed.has(seq))
+        require(implies(self.newcomers.has(seq), self.may_be_chosen(self.rank[seq])))
         inherit(self.at(seq).begin)(seq, need, known)
 
     @event
@@ -88,26 +89,26 @@ class Pool(Machine):
         inherit(self.at(seq).keep_all)(seq)
 
     @event
-    def pin_contiguous(self, seq: Seq, key: Chain, stop: Index) -> None:
-        """The kept boundary is the last one before the first that lacks its checkpoint; its checkpoint is pinned."""
+    def pin_contiguous(self, seq: Seq, boundary: Index) -> None:
+        """The hits are kept up to the boundary that policy contiguous chooses; its checkpoint is pinned."""
         require(self.placed.has(seq))
-        inherit(self.at(seq).pin_contiguous)(seq, key, stop)
+        inherit(self.at(seq).pin_contiguous)(seq, boundary)
 
     @event
-    def pin_deepest(self, seq: Seq, key: Chain) -> None:
-        """The kept boundary is the last one with a checkpoint, which is pinned."""
+    def pin_deepest(self, seq: Seq, boundary: Index) -> None:
+        """The hits are kept up to the boundary that policy deepest chooses; its checkpoint is pinned."""
         require(self.placed.has(seq))
-        inherit(self.at(seq).pin_deepest)(seq, key)
+        inherit(self.at(seq).pin_deepest)(seq, boundary)
 
     @event
-    def keep_none_contiguous(self, seq: Seq, stop: Index) -> None:
-        """The first boundary lacks its checkpoint already: no hit is kept."""
+    def keep_none_contiguous(self, seq: Seq) -> None:
+        """Policy contiguous chooses the empty prefix: no hit is kept."""
         require(self.placed.has(seq))
-        inherit(self.at(seq).keep_none_contiguous)(seq, stop)
+        inherit(self.at(seq).keep_none_contiguous)(seq)
 
     @event
     def keep_none_deepest(self, seq: Seq) -> None:
-        """No boundary has a checkpoint: no hit is kept."""
+        """Policy deepest chooses the empty prefix: no hit is kept."""
         require(self.placed.has(seq))
         inherit(self.at(seq).keep_none_deepest)(seq)
 
@@ -449,6 +450,25 @@ class Pool(Machine):
             Rank,
             lambda q, r: implies(
                 self.ranks[r].linear & self.ranks[r].single.ids.free.is_empty(), ~possible(self.choose_rank)(q, r)
+            ),
+        )
+
+    @theorem("a newcomer's call begins on a rank that has the most free blocks", after=begin)
+    def begun_on_best(self, seq: Seq) -> Bool:
+        return self.at(seq).busy & implies(self.newcomers.has(seq), self.may_be_chosen(self.rank[seq]))
+
+    @theorem("a request that has a rank can begin there between calls and steps, a newcomer as long as it is the best")
+    def calls_can_begin(self) -> Bool:
+        return forall(
+            Seq,
+            Index,
+            Chain,
+            lambda q, n, c: implies(
+                self.placed.has(q)
+                & implies(self.newcomers.has(q), self.may_be_chosen(self.rank[q]))
+                & ~self.at(q).busy
+                & ~self.at(q).stepping.has(q),
+                possible(self.begin)(q, n, c),
             ),
         )
 

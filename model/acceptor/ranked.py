@@ -164,7 +164,7 @@ class PoolAcceptor(Resources):
         """Of a hit so much is computed as the policy keeps."""
         size, shown = self.config.block_size, self.target.num_computed(seq)
         self._hit_form(seq, shown)
-        kept = self.pool.kept(seq, hits, self.pool.checkpoints(self.rank_of(seq)).keys()).blocks
+        kept = self.pool.kept(seq, hits, self.pool.checkpoints(self.rank_of(seq)).keys())
         if shown > hits * size:
             what = f"a hit of {shown // size} blocks; only {hits} blocks of this prefix are published"
             raise Violation(Family.MAP_TRUTH, "hit_unpublished", what)

@@ -48,18 +48,6 @@ class _RankPart:
         return self._num_blocks - 1 - len(self.free) - self.users.busy
 
 
-class Kept(NamedTuple):
-    """What is kept of a hit.
-
-    Attributes:
-        blocks: how many blocks.
-        stop: how far the policy has looked: the first boundary without its checkpoint, or the end of the hit.
-    """
-
-    blocks: int
-    stop: int
-
-
 class Way(NamedTuple):
     """How a request that comes could get what it needs, or why it could not.
 
@@ -222,10 +210,10 @@ class RankedPool(Tables):
         known = len(self.requests[seq].tokens)
         return known if hit_limit == "all" and not self.config.has_linear_state else max(0, known - 1)
 
-    def kept(self, seq: str, hits: int, saved: Set[Chain]) -> Kept:
+    def kept(self, seq: str, hits: int, saved: Set[Chain]) -> int:
         """What the policy keeps of so many blocks that were hit, where these checkpoints can be matched."""
         if not self.config.has_linear_state:
-            return Kept(hits, hits)
+            return hits
         kept = 0
         for index in range(hits):
             if not self.resumable(seq, index):
@@ -233,8 +221,8 @@ class RankedPool(Tables):
             if self.key(seq, index) in saved:
                 kept = index + 1
             elif self.config.trim == "contiguous":
-                return Kept(kept, index)
-        return Kept(kept, hits)
+                break
+        return kept
 
     # -- what may become of a call -------------------------------------------------------------------------------
 
@@ -261,7 +249,7 @@ class RankedPool(Tables):
     def _way(self, seq: str, rank: int, victim: Chain | None, need: int, hit_limit: str) -> Way:
         part = self._parts[rank]
         hits = self.hits(seq, self.limit(seq, hit_limit), part) if self.config.enable_prefix_cache else 0
-        kept = self.kept(seq, hits, self._set((*_STATE, "cached"), rank) - {victim}).blocks
+        kept = self.kept(seq, hits, self._set((*_STATE, "cached"), rank) - {victim})
         idle_kept = sum(1 for i in range(kept) if len(part.holders[part.entry[self.key(seq, i)]]) == 1)
         missing, there = max(0, need - kept), len(part.free) + part.reclaimable - idle_kept
         lacks = f"{missing} blocks are missing, {there} of rank {rank} are free or can be evicted"
@@ -299,20 +287,20 @@ class RankedPool(Tables):
             more(part.users.sequences, part.entry[key])
         kept = self.kept(seq, hits, self._set((*_STATE, "cached"), rank))
         self._keep(seq, kept)
-        while self.config.has_linear_state and self.size(seq) > kept.blocks:
+        while self.config.has_linear_state and self.size(seq) > kept:
             self._drop("trim", seq)
         if self.config.has_linear_state:
             self.fire["trimmed"](seq)
-        self.requests[seq].computed = kept.blocks * self.config.block_size
-        return kept.blocks
+        self.requests[seq].computed = kept * self.config.block_size
+        return kept
 
-    def _keep(self, seq: str, kept: Kept) -> None:
+    def _keep(self, seq: str, kept: int) -> None:
         if not self.config.has_linear_state:
             self.fire["keep_all"](seq)
-            return
-        key = (self.key(seq, kept.blocks - 1),) if kept.blocks else ()
-        stop = (kept.stop,) if self.config.trim == "contiguous" else ()
-        self.fire[f"{'pin' if key else 'keep_none'}_{self.config.trim}"](seq, *key, *stop)
+        elif kept:
+            self.fire[f"pin_{self.config.trim}"](seq, kept)
+        else:
+            self.fire[f"keep_none_{self.config.trim}"](seq)
 
     def grow(self, seq: str, block: int) -> None:
         """The table grows by a free block."""

@@ -127,7 +127,7 @@ chapter lifecycle
 event begin a 1 [1 2 3]
 event take_single a 1
 event take_slot a 2
-event keep_none_contiguous a 0
+event keep_none_contiguous a
 event trimmed a
 event grow a 1
 event admit a
@@ -158,7 +158,7 @@ event begin b 0 [1]
 event take_single b 2
 event take_slot b 1
 event take_slot a 2
-event keep_none_contiguous a 0
+event keep_none_contiguous a
 event trimmed a
 event grow a 1
 event admit a
