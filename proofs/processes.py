@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +24,7 @@ def spread(do: Callable[[T], R], work: Sequence[T], jobs: int) -> Generator[tupl
 
     Raises:
         BrokenProcessPool: a process died.
+        RuntimeError: the work raised an error that cannot be handed on as it is; it is told in words.
     """
     if jobs <= 1 or len(work) <= 1:
         yield from ((number, do(piece)) for number, piece in enumerate(work))
@@ -30,7 +33,7 @@ def spread(do: Callable[[T], R], work: Sequence[T], jobs: int) -> Generator[tupl
     finished = False
     try:
         with _out_of_reach():
-            waiting = {pool.submit(do, piece): number for number, piece in enumerate(work)}
+            waiting = {pool.submit(_told, do, piece): number for number, piece in enumerate(work)}
         for done in as_completed(waiting):
             yield waiting[done], done.result()
         finished = True
@@ -42,6 +45,18 @@ def spread(do: Callable[[T], R], work: Sequence[T], jobs: int) -> Generator[tupl
         if not finished:
             for process in processes:
                 process.kill()
+
+
+def _told(do: Callable[[T], R], piece: T) -> R:
+    """An error that does not come through a pipe as it is would look like the end of the process: it is told in words."""
+    try:
+        return do(piece)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RuntimeError("".join(traceback.format_exception(error))) from None
+        raise
 
 
 @contextmanager

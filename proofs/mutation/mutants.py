@@ -101,19 +101,24 @@ def of_row(name: str, chapter: Chapter, row: str) -> Iterator[Mutant]:
     event = None if row == START else chapter.event(row)
     sites = chapter.start_sites if event is None else event.sites
     original = row_content(chapter, row)
+    asking = [s.name for s in chapter.theorems if row in s.asks]
     for site in sites:
         for operator, change, terms in _mistakes(chapter, event, sites, site):
-            text = _with(chapter, row, _instead(site.number, terms))
+            text = _with(chapter, row, _instead(site.number, terms), asking)
             if text is not None and row_content(text, row) != original:
                 yield Mutant(name, row, operator, change, site.where, text)
 
 
-def _with(chapter: Chapter, row: str, edit: Edit) -> Chapter | None:
-    """None where the mistake makes a text that means nothing (an implementation that reads what it implements)."""
+def _with(chapter: Chapter, row: str, edit: Edit, asking: Iterable[str]) -> Chapter | None:
+    """None where the mistake makes a text that means nothing: an implementation that reads what it implements, or an
+    event of which the theorems that ask for it cannot speak."""
     try:
-        return chapter.with_start(edit) if row == START else chapter.with_event(row, edit)
+        text = chapter.with_start(edit) if row == START else chapter.with_event(row, edit)
+        for name in asking:
+            text.theorem(name)
     except SpecError:
         return None
+    return text
 
 
 def _instead(number: int, terms: tuple[Term, ...] | None) -> Edit:

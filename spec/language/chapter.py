@@ -312,6 +312,10 @@ class Chapter:
         stated = [self._theorem(d) for d in self._declared(Theorem) if self._only is None]
         return [replace(s, term=self._statements.get(s.name, s.term)) for s in stated]
 
+    def theorem(self, name: str) -> Statement:
+        """One theorem; the others are not read."""
+        return self._theorem(next(d for d in self._declared(Theorem) if d.name == name))
+
     def _theorem(self, declared: Theorem) -> Statement:
         if declared.after is None:
             return self._statement(declared)

@@ -12,7 +12,23 @@ from library import Book, Day, Library, Shop
 from kvspec.proofs.mutation.mutants import AXIOM, Mutant, content, mutants, row_content
 from kvspec.proofs.mutation.neighbours import Neighbour, conditions, results, values
 from kvspec.spec import CHAPTERS, load
-from kvspec.spec.language import Chapter, Machine, SpecError, Variants, case, event, require
+from kvspec.spec.language import (
+    Bool,
+    Chapter,
+    Machine,
+    Set,
+    SpecError,
+    Variants,
+    case,
+    event,
+    forall,
+    implies,
+    inherit,
+    possible,
+    require,
+    theorem,
+    use,
+)
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import START
 from kvspec.spec.language.prose import render
@@ -124,6 +140,44 @@ def test_a_mistake_that_makes_an_implementation_read_what_it_implements_is_no_te
         "store.store(place[book]) becomes store.store(book)",
         "without mine.add(book)",
     ]
+
+
+class Row(Machine):
+    """Days that are taken."""
+
+    taken: Set[Day]
+
+    @event
+    def take(self, day: Day) -> None:
+        """A day is taken."""
+        require(~self.taken.has(day))
+        self.taken.add(day)
+
+
+class Calendar(Machine):
+    """A theorem speaks of an event for any day."""
+
+    row = use(Row)
+
+    @event
+    def book(self, day: Day) -> None:
+        """A day is booked."""
+        inherit(self.row.take)(day)
+
+    @theorem("any day that is not taken can be booked")
+    def can_book(self) -> Bool:
+        return forall(Day, lambda d: implies(~self.row.taken.has(d), possible(self.book)(d)))
+
+
+def test_a_mistake_that_a_theorem_about_the_event_cannot_speak_of_is_no_text() -> None:
+    """Of the day after any day nothing can be said."""
+    chapter = Chapter(Calendar)
+    (site,), (day,) = chapter.event("book").sites, chapter.event("book").parameters
+    after = T.make("next", (day,), day.sort)
+    text = chapter.with_event("book", lambda at: (after,) if at.number == site.number else at.terms)
+    with pytest.raises(SpecError, match="the position after a bound one"):
+        text.theorem("can_book")
+    assert [m.change for m in found(Calendar)] == ["without row.take(day)"]
 
 
 # -- the specification -------------------------------------------------------------------------------------------------

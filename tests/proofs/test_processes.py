@@ -9,10 +9,13 @@ import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 
 import pytest
 
+from kvspec.model.exploring.scopes import Scope
 from kvspec.proofs.processes import spread
+from kvspec.spec import UnknownChapter, load
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 2, 9])
@@ -26,6 +29,14 @@ def test_each_piece_of_work_is_done_once(jobs: int, count: int) -> None:
 def test_an_error_in_the_work_is_an_error(jobs: int) -> None:
     with pytest.raises(ValueError, match="nonnegative"):
         list(spread(math.isqrt, [4, -4], jobs))
+
+
+def test_an_error_that_cannot_be_handed_on_is_told_in_words() -> None:
+    """An error of several parts does not come through a pipe; one that is a text does."""
+    with pytest.raises(RuntimeError, match="ScopeError: scope: unknown word 'blocs'"):
+        list(spread(partial(Scope.parse, name="blocks"), ["blocs=4", "blocs=5"], 2))
+    with pytest.raises(UnknownChapter, match="no chapter"):
+        list(spread(load, ["nowhere", "neither"], 2))
 
 
 def test_a_process_that_dies_is_no_closed_output(monkeypatch: pytest.MonkeyPatch) -> None:
