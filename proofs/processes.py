@@ -48,7 +48,7 @@ def spread(do: Callable[[T], R], work: Sequence[T], jobs: int) -> Generator[tupl
 
 
 def _told(do: Callable[[T], R], piece: T) -> R:
-    """An error that does not come through a pipe as it is would look like the end of the process: it is told in words."""
+    """An error that does not come through a pipe would look like the end of the process: it is told in words."""
     try:
         return do(piece)
     except Exception as error:
