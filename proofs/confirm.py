@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from kvspec.model.concrete import NotEnabled, State, evaluate, fire, initial
 from kvspec.proofs.decode import Decoded
 from kvspec.proofs.obligations import Obligation
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import Chapter
-from kvspec.spec.language.terms import Term
+from kvspec.spec.language.terms import Sort, Term
 
 
 def step(chapter: Chapter, obligation: Obligation, situation: Decoded) -> State:
@@ -48,7 +48,10 @@ def cut_short(obligation: Obligation) -> bool:
 
 
 def _universal(term: Term, holds: bool | None, endless: tuple[str, ...]) -> bool:
-    """Whether some quantifier over an endless sort asks for all of it; ``holds`` is None where both ways count."""
+    """Whether some quantifier over an endless sort asks for all of it, not only for what lies below something.
+
+    ``holds`` is None where both ways count.
+    """
     match term.op:
         case "not":
             return _universal(term.args[0], None if holds is None else not holds, endless)
@@ -59,10 +62,29 @@ def _universal(term: Term, holds: bool | None, endless: tuple[str, ...]) -> bool
             return any(_universal(a, None, endless) for a in term.args)
         case "ite":
             return _universal(term.args[0], None, endless) or any(_universal(a, holds, endless) for a in term.args[1:])
-        case "forall" | "exists" if any(v.sort.kind in endless for v in term.data):
+        case "forall" | "exists" if any(cast(Sort, v.sort).kind in endless for v in _unbounded(term)):
             if holds is None or holds is (term.op == "forall"):
                 return True
     return any(_universal(a, holds, endless) for a in term.args)
+
+
+def _unbounded(term: Term) -> set[Term]:
+    """Variables of a quantifier that need not lie below any value; those below another variable follow it."""
+    body = T.neg(term.args[0]) if term.op == "forall" else term.args[0]
+    bounds = [pair for a in T.literals(body) if (pair := _bound(a)) is not None]
+    left = set(term.data)
+    while found := {x for x, bound in bounds if x in left and not bound.free & left}:
+        left -= found
+    return left
+
+
+def _bound(literal: Term) -> tuple[Term, Term] | None:
+    """x and y for ``x < y`` and for ``x <= y``."""
+    if literal.op == "lt":
+        return literal.args[0], literal.args[1]
+    if literal.op == "not" and literal.args[0].op == "lt":
+        return literal.args[0].args[1], literal.args[0].args[0]
+    return None
 
 
 def disagreement(chapter: Chapter, obligation: Obligation, situation: Decoded) -> str | None:

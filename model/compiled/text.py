@@ -51,22 +51,6 @@ def cannot_enumerate(sort: str) -> Iterable[Any]:
     raise TypeError(f"all values of sort {sort} are asked for; the statement needs a premise that bounds them")
 
 
-def literals(term: Term) -> Iterable[Term]:
-    """A conjunction in pieces, negations pushed inward."""
-    if term.op == "and":
-        for a in term.args:
-            yield from literals(a)
-    elif term.op == "not" and term.args[0].op == "implies":
-        premise, conclusion = term.args[0].args
-        yield from literals(premise)
-        yield from literals(T.neg(conclusion))
-    elif term.op == "not" and term.args[0].op == "or":
-        for a in term.args[0].args:
-            yield from literals(T.neg(a))
-    else:
-        yield term
-
-
 def _is_known_cell(t: Term) -> bool:
     """A look-up in a state variable by names only."""
     return t.op == "get" and t.args[0].op == "state" and all(k.op in ("py", "static", "zero") for k in t.args[1:])
@@ -245,7 +229,7 @@ class Text:
         return f"{self.names[m.data]}.get({self._tuple(keys, env)}, EMPTY)"
 
     def _comprehension(self, s: Term, env: Mapping[Term, str]) -> str:
-        parts = list(literals(s.args[0]))
+        parts = list(T.literals(s.args[0]))
         clauses, inner = self.plan(s.data, parts, env)
         either = next((p for p in parts if p.op == "or"), None)
         if either is not None and any("cannot_enumerate(" in c for c in clauses):
@@ -269,7 +253,7 @@ class Text:
     def _quantified(self, t: Term, env: Mapping[Term, str]) -> str:
         body = T.neg(t.args[0]) if t.op == "forall" else t.args[0]
         hoist, self._hoist = self._hoist, None
-        clauses, _ = self.plan(t.data, list(literals(body)), env)
+        clauses, _ = self.plan(t.data, list(T.literals(body)), env)
         self._hoist = hoist
         return f"({'not ' if t.op == 'forall' else ''}any(True {' '.join(clauses)}))"
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kvspec.model.compiled.text import literals
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.terms import BOOL, MapSort, Path, SetSort, Term
 from kvspec.spec.language.traced import Effect, Statement, TracedEvent
@@ -55,7 +54,7 @@ def violations(statement: Statement) -> list[Query]:
             split(T.implies(*term.args), variables)  # one membership is enough to find where they could differ
             split(T.implies(*reversed(term.args)), variables)
         else:
-            found.append(Query(statement, variables, tuple(literals(T.neg(term)))))
+            found.append(Query(statement, variables, tuple(T.literals(T.neg(term)))))
 
     split(statement.term, ())
     return found

@@ -258,6 +258,22 @@ def rebuild(term: Term, args: tuple[Term, ...]) -> Term:
     return make(term.op, args, term.sort, term.data)
 
 
+def literals(term: Term) -> Iterable[Term]:
+    """A conjunction in pieces, negations pushed inward."""
+    if term.op == "and":
+        for a in term.args:
+            yield from literals(a)
+    elif term.op == "not" and term.args[0].op == "implies":
+        premise, conclusion = term.args[0].args
+        yield from literals(premise)
+        yield from literals(neg(conclusion))
+    elif term.op == "not" and term.args[0].op == "or":
+        for a in term.args[0].args:
+            yield from literals(neg(a))
+    else:
+        yield term
+
+
 def subterms(term: Term) -> Iterable[Term]:
     """Every distinct subterm once, the term itself first."""
     seen: set[Term] = set()

@@ -258,6 +258,39 @@ def test_a_theorem_speaks_of_an_event_of_its_own_chapter() -> None:
         verdicts(Other)
 
 
+class Diary(Machine):
+    """Days up to the last one; a counterexample has to say something of each of them, or of all days."""
+
+    last: Day
+    kept: Set[Day]
+
+    @invariant("the last day is kept")
+    def last_kept(self) -> Bool:
+        return self.kept.has(self.last)
+
+    @theorem("not all days up to the last one are kept")
+    def some_lost(self) -> Bool:
+        return ~forall(Day, lambda d: implies(d <= self.last, self.kept.has(d)))
+
+    @theorem("below some kept day one is lost")
+    def some_lost_below(self) -> Bool:
+        return ~forall(Day, Day, lambda c, d: implies((c < d) & (d <= self.last), self.kept.has(c)))
+
+    @theorem("not all days are kept")
+    def some_lost_anywhere(self) -> Bool:
+        return ~forall(Day, lambda d: self.kept.has(d))
+
+    @theorem("not all days from the last one on are kept")
+    def some_lost_behind(self) -> Bool:
+        return ~forall(Day, lambda d: implies(self.last <= d, self.kept.has(d)))
+
+
+def test_what_is_said_of_days_below_another_is_decided_by_a_few_days_and_nothing_else_is() -> None:
+    found = verdicts(Diary)
+    assert found["theorem/some_lost"] is found["theorem/some_lost_below"] is Verdict.REFUTED
+    assert found["theorem/some_lost_anywhere"] is found["theorem/some_lost_behind"] is Verdict.UNKNOWN
+
+
 def test_old_is_for_steps() -> None:
     class Past(Machine):
         """Speaks of a past that a state does not have."""
