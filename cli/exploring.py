@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvspec.model.exploring.outcome import Outcome
     from kvspec.model.exploring.scopes import Scope
+    from kvspec.proofs.mutation.kill import Fate
     from kvspec.spec.language import Chapter
 
 MAX_STATES = 5_000_000
@@ -32,6 +34,39 @@ def explored_if_inside(chapter: Chapter, scope: Scope) -> Outcome | None:
         return explored(chapter, scope)
     except OutOfRange:
         return None
+
+
+@cache
+def _own(chapter: str, scope: str) -> Outcome | None:
+    from kvspec.model.exploring.scopes import Scope
+    from kvspec.spec import load
+
+    return explored_if_inside(load(chapter), Scope.parse(scope, chapter))
+
+
+def explored_once(chapter: Chapter, scope: Scope) -> Outcome | None:
+    """The same; what the specification itself says is explored only once."""
+    from kvspec.spec import load
+
+    if chapter is load(scope.chapter):
+        return _own(scope.chapter, scope.text)
+    return explored_if_inside(chapter, scope)
+
+
+def asked_otherwise(alive: Fate) -> Fate:
+    """The fate of a mutant that the proofs have left alive, once runs and a judge who follows it are asked."""
+    from kvspec.model.exploring.scopes import Scope
+    from kvspec.proofs.manifest.scopes import SCOPES
+    from kvspec.proofs.mutation.explored import fate_by_exploration
+    from kvspec.proofs.mutation.judging import fate_by_test
+    from kvspec.proofs.mutation.kill import known
+    from kvspec.spec import load
+
+    name = alive.id.partition(".")[0]
+    scopes = [Scope.parse(text, name) for text in SCOPES.get(name, ())]
+    mutant = known(name)[alive.id]
+    found = fate_by_exploration(alive, mutant, load(name), scopes, explored_once)
+    return fate_by_test(alive, mutant, judged_by) if found is alive else found
 
 
 def judged_by(text: Chapter) -> str | None:

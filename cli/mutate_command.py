@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -128,7 +128,7 @@ class MutationRun:
             self._advance = bar.advance
             bar.advance(self.known)
             self.campaign.run(jobs or os.cpu_count() or 1)
-        self._ask_others()
+        self._ask_others(jobs or os.cpu_count() or 1)
 
     def _prove(self) -> list[Result]:
         from kvspec.cli.prove_command import ProofRun
@@ -137,31 +137,21 @@ class MutationRun:
         proofs.prove()
         return proofs.results
 
-    def _ask_others(self) -> None:
+    def _ask_others(self, jobs: int) -> None:
         """What the proofs have left alive is looked for in runs, and by a judge who follows it."""
         from kvspec.proofs.mutation.campaign import is_invariant
 
         alive = [f for f in self.unexplained() if not is_invariant(f.id)]
         if not alive:
             return
-        from kvspec.cli.exploring import explored_if_inside, judged_by
-        from kvspec.model.exploring.scopes import Scope
-        from kvspec.proofs.manifest.scopes import SCOPES
-        from kvspec.proofs.mutation.explored import fate_by_exploration
-        from kvspec.proofs.mutation.judging import fate_by_test
-        from kvspec.proofs.mutation.kill import known
-        from kvspec.spec import load
+        from kvspec.cli.exploring import asked_otherwise
+        from kvspec.proofs.processes import spread
 
-        with progress("runs and judges", len(alive)) as bar:
-            for f in alive:
-                name = f.id.partition(".")[0]
-                scopes = [Scope.parse(text, name) for text in SCOPES.get(name, ())]
-                mutant = known(name)[f.id]
-                found = fate_by_exploration(f, mutant, load(name), scopes, explored_if_inside)
-                found = fate_by_test(f, mutant, judged_by) if found is f else found
-                bar.advance(1, f.id)
-                if found is not f:
-                    self.campaign.fates[f.id] = found
+        with progress("runs and judges", len(alive)) as bar, closing(spread(asked_otherwise, alive, jobs)) as results:
+            for number, found in results:
+                bar.advance(1, found.id)
+                if found != alive[number]:
+                    self.campaign.fates[found.id] = found
                     self._note([found])
 
     # -- what came out -------------------------------------------------------------------------------------------

@@ -28,8 +28,12 @@ def fate_by_exploration(
     """The fate of a mutant of an event that the proofs have left alive, once the scopes are explored."""
     met: set[str] = set()
     still: set[str] = set()
+    idle = _changes_nothing(mutant)
     for scope in scopes:
-        right, wrong = explore(chapter, scope), explore(mutant.text, scope)
+        right = explore(chapter, scope)
+        if idle and right is not None and mutant.row in right.fired:
+            return _killed(alive, mutant, mutant.row, "it no longer changes anything")
+        wrong = None if idle else explore(mutant.text, scope)
         if right is None or wrong is None:
             continue
         if wrong.violation is not None and right.violation is None:
@@ -39,6 +43,14 @@ def fate_by_exploration(
             still |= _met(wrong)
     lost = sorted(met - still)
     return _killed(alive, mutant, lost[0], "no longer met in any scope") if lost else alive
+
+
+def _changes_nothing(mutant: Mutant) -> bool:
+    """Whether what was left of the event is a check; no exploration is needed to see that."""
+    if mutant.row not in mutant.text.event_names:
+        return False
+    after = mutant.text.event(mutant.row).after
+    return all(term is mutant.text.env[path] for path, term in after.items())
 
 
 def _met(outcome: Outcome) -> set[str]:

@@ -9,7 +9,7 @@ What is left is *alive*: explorations and tests have their turn (`Fate.by`), and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -97,22 +97,33 @@ def _follows(obligation: Obligation, shared: Shared) -> bool:
     return Prover(group, OPTIONS).result(obligation).verdict is Verdict.PROVED
 
 
-def judged(groups: Iterable[Group]) -> tuple[tuple[str, ...], str | None]:
-    """All obligations that are not proved at once, and the first of them that is really broken."""
-    failing: list[str] = []
-    doubted: list[tuple[Prover, Obligation]] = []
+Doubt = tuple[Prover, Obligation]
+"""An obligation that is not proved at once, and who can say more of it."""
+
+
+def _doubted(groups: Iterable[Group]) -> Iterator[Doubt]:
     for group in groups:
         prover = Prover(group, OPTIONS)
-        for o in group.obligations:
-            if not prover.holds_at_once(o):
-                failing.append(o.id)
-                doubted.append((prover, o))
+        yield from ((prover, o) for o in group.obligations if not prover.holds_at_once(o))
+
+
+def judged(groups: Iterable[Group]) -> tuple[tuple[str, ...], str | None]:
+    """All obligations that are not proved at once, and the first of them that is really broken."""
+    doubted = list(_doubted(groups))
+    seen, killer = first_broken(doubted)
+    behind = [o.id for _, o in doubted]
+    return (*seen, *(behind[behind.index(killer) + 1 :] if killer else ())), killer
+
+
+def first_broken(doubted: Iterable[Doubt]) -> tuple[tuple[str, ...], str | None]:
+    """The first obligation that is really broken, with those before it that cannot be proved."""
+    failing: list[str] = []
     for prover, o in doubted:
         verdict = prover.result(o).verdict
+        if verdict is not Verdict.PROVED:  # even with more effort
+            failing.append(o.id)
         if verdict in (Verdict.REFUTED, Verdict.VACUOUS):
             return tuple(failing), o.id
-        if verdict is Verdict.PROVED:  # with more effort
-            failing.remove(o.id)
     return tuple(failing), None
 
 
@@ -120,9 +131,9 @@ def fate_of_weakened(mutant: Mutant, others: Sequence[Fate]) -> Fate:
     """What becomes of a weakened invariant; ``others`` are the fates of the mutants of events of the chapter."""
     rests_on = key(mutant)
     obligations = ChapterObligations(mutant.chapter, mutant.text)
-    # That it says nothing is seen at once, but does not show what it was good for.
-    others_say = [o for o in obligations if o.row not in (CAN_FAIL, DEFINED)]
-    failing, killer = judged(grouped_by(Shared(obligations), others_say))
+    # That it says nothing is seen at once, but does not show what it was good for; what was possible still is.
+    others_say = [o for o in obligations if o.row not in (CAN_FAIL, DEFINED) and o.kind != "possible"]
+    failing, killer = first_broken(_doubted(grouped_by(Shared(obligations), others_say)))
     if killer is not None:
         return Fate(mutant.id, rests_on, KILLED, PROOF, killer, failing)
     if failing:

@@ -57,6 +57,38 @@ def test_what_no_run_reaches_any_more_kills() -> None:
     assert (found.verdict, found.by, found.killer) == (KILLED, EXPLORATION, "read")
 
 
+def test_an_event_that_no_longer_changes_anything_is_not_explored() -> None:
+    """Only a check is left of it; what it did is met in the second scope."""
+    mutant = next(m for m in of_row("made", CHAPTER, "shut") if m.change == "without opened.discard(book)")
+    asked: list[tuple[Chapter, Scope]] = []
+
+    def explore(chapter: Chapter, scope: Scope) -> Outcome | None:
+        asked.append((chapter, scope))
+        return outcome("put shut" if scope is LARGE else "put")
+
+    found = fate_by_exploration(LIVES, mutant, CHAPTER, [SMALL, LARGE], explore)
+    assert (found.verdict, found.by, found.killer) == (KILLED, EXPLORATION, "shut")
+    assert asked == [(CHAPTER, SMALL), (CHAPTER, LARGE)]
+    assert fate_by_exploration(LIVES, mutant, CHAPTER, [SMALL], explore) is LIVES
+
+
+def test_the_text_itself_is_explored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[Chapter] = []
+
+    def explore(chapter: Chapter, scope: Scope) -> Outcome | None:
+        texts.append(chapter)
+        return outcome(scope.text)
+
+    monkeypatch.setattr(exploring, "explored_if_inside", explore)
+    exploring._own.cache_clear()
+    chapter = load("blocks")
+    mistaken = chapter.with_event("take", lambda site: site.terms)
+    for text in (chapter, mistaken, chapter, mistaken):
+        assert exploring.explored_once(text, SMALL) == outcome(SMALL.text)
+    assert texts == [chapter, mistaken, mistaken]
+    exploring._own.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
