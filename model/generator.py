@@ -125,8 +125,8 @@ def ranked_config(source: Source, *, linear: bool, sanitizer: bool = False, keys
         enable_prefix_cache=keys and not source.chance(0.05),
         sanitizer=sanitizer,
         num_ranks=source.choice((1, 1, 1, 2, 2, 3)),
-        num_single_blocks=source.choice((2, 3, 4, 5, 7)),
-        num_state_slots=source.choice((2, 3, 4, 5, 6, 7)) if linear and source.chance(0.8) else 0,
+        num_single_blocks=source.choice((2, 3, 4, 5, 5, 7)),
+        num_state_slots=source.choice((2, 3, 4, 5, 6, 6, 7, 7)) if linear and source.chance(0.75) else 0,
         checkpoint_interval=source.choice((0, 0, size, 2 * size, 1, size + 1, 3)),
         trim=source.choice(("contiguous", "deepest")),
     )
@@ -155,17 +155,31 @@ _COMPUTED: Final = _table(
 _COMES: Final = _table(allocate=58, allocate_shared=26, append=3, abort=3, deallocate=2, truncate=2, preempt=1, cache=1)
 """What is next for a sequence without blocks in a pool, where a match that finds nothing leaves it as it was."""
 
-# The same in pools with recurrent states, where a state can be saved now, is being saved, or is to be restored.
-_CAN_SAVE: Final = _table(save=45, save_start=20, write=12, append=10, deallocate=6, cache=4, truncate=3)
+_BLANK: Final = _table(append=70, allocate=9, allocate_shared=6, abort=5, deallocate=5, preempt=5)
+"""In a pool for a sequence that knows no tokens."""
+
+_DRAFTED: Final = _table(
+    append=34, truncate=24, deallocate=14, cache=8, hold=8, preempt=4, abort=3, allocate=3, write=2
+)
+"""In a pool without recurrent states for a sequence that is computed: there tokens go back into a block."""
+
+_REJECTED: Final = _table(hold=45, append=25, truncate=10, cache=5, deallocate=5, preempt=5, abort=5)
+"""In a pool behind rejected tokens, whose cells stand in a block of its own: who holds it now may have read them."""
+
+# The same in pools with recurrent states, where a state can be saved now, was saved just now, is being saved, or is to
+# be restored.
+_CAN_SAVE: Final = _table(save=38, save_start=36, cache=8, write=6, append=5, deallocate=4, truncate=3)
+_SAVED: Final = _table(cache=40, deallocate=15, write=15, append=15, allocate=5, truncate=5, preempt=3, abort=2)
 _SAVING: Final = _table(
-    save_done=40, save_failed=12, cache=20, append=5, allocate=4, deallocate=6, preempt=4, abort=4, truncate=5
+    save_done=18, save_failed=7, cache=20, append=10, allocate=12, hold=9, truncate=9, preempt=5, abort=5, deallocate=5
 )
 _WAITING: Final = _table(
-    restore=44, restore_start=24, allocate=12, truncate=5, append=4, preempt=4, abort=3, deallocate=4
+    restore=12, restore_start=32, allocate=14, append=8, hold=10, truncate=7, cache=4, preempt=5, abort=4, deallocate=4
 )
 _RESTORING: Final = _table(
-    restore_done=56, restore_failed=18, allocate=6, truncate=5, preempt=5, abort=4, deallocate=3, append=3
-)
+    restore_done=25, restore_failed=11, allocate=14, append=9, hold=10, truncate=10, cache=6, preempt=5, abort=5,
+    deallocate=5,
+)  # fmt: skip
 _RELIEF: Final = _table(preempt=40, deallocate=30, abort=15, allocate=15)
 
 _NEEDS: Final = {"fork": Capability.FORK, "truncate": Capability.TRUNCATE, "hold": Capability.HOLD}
@@ -242,14 +256,29 @@ class Generator:
             return self._start()
         if self._held and source.chance(0.05 * len(self._held)):
             return self._release()
-        if source.chance(0.03):
+        if source.chance(self._drop_rate()):
             return ops.Reset() if source.chance(0.15) or not self._evicts else self._evict()
         # One sequence goes on for a while, as in a step of an engine, then another.
-        if self._focus not in live or not source.chance(self._patience):
+        if self._refused and self.config.is_pool and source.chance(0.7):
+            self._focus = source.choice([s for s in live if self.pool.size(s)] or tuple(live))  # it can give way
+        elif self._focus not in live or not source.chance(self._patience):
             self._focus = source.choice(tuple(live))
         elif len(live) > 1 and self._row(self._focus) is _CAN_WRITE and source.chance(0.3):
             self._focus = source.choice(tuple(live))  # another gets room, too, and both are written in one step
         return self._step(self._focus)
+
+    def _drop_rate(self) -> float:
+        """How often keys are dropped: more often where a rank has refused something, or a checkpoint is in use."""
+        if not self.config.is_pool:
+            return 0.03
+        return 0.2 if self._refused else 0.08 if self._copying() else 0.03
+
+    def _copying(self) -> list[str]:
+        """Sequences whose state is to be restored, or is being saved."""
+        pool = self.pool
+        if not isinstance(pool, RankedPool) or not self.config.has_linear_state:
+            return []
+        return [seq for seq in pool.requests if pool.waits(seq) or pool.is_saving(seq)]
 
     def _evict(self) -> AnyOperation:
         ranks = self.config.num_ranks
@@ -268,14 +297,16 @@ class Generator:
             return _RELIEF
         pool = self.pool
         request, size = pool.requests[seq], pool.size(seq)
-        if not size:
-            return _COMES if self.config.is_pool else _FRESH
         known = len(request.tokens)
+        if not size:
+            return _FRESH if not self.config.is_pool else _COMES if known else _BLANK
         state = self._state_row(seq, request)
         if state is not None:
             return state
+        if self._has_rejected(seq, request):
+            return _REJECTED
         if request.computed == known:
-            return _COMPUTED
+            return _DRAFTED if self.config.is_pool and not self.config.has_linear_state else _COMPUTED
         room = min(known, size * self.config.block_size)
         if room == request.computed or pool.writes_shared(seq, room):
             return _NEEDS_ROOM
@@ -290,20 +321,40 @@ class Generator:
             return _RESTORING if pool.is_restoring(seq) else _WAITING
         if pool.is_saving(seq):
             return _SAVING
-        ready = request.computed and request.computed % self.config.stride == 0
-        return _CAN_SAVE if ready and not self._saved(pool, seq) and self.source.chance(0.8) else None
-
-    def _saved(self, pool: RankedPool, seq: str) -> bool:
+        if not request.computed or request.computed % self.config.stride or not self.config.enable_prefix_cache:
+            return _CAN_SAVE if self.source.chance(0.05) else None  # it will be refused
         rank, key = pool.rank(seq) or 0, pool.stands(seq)
-        return key in pool.checkpoints(rank) or key in pool.pending(rank)
+        if key in pool.checkpoints(rank):
+            return _SAVED if pool.publishable(seq) and self.source.chance(0.6) else None
+        there_is_room = pool.free_slots(rank) or pool.idle_checkpoints(rank)
+        return _CAN_SAVE if self.source.chance(0.9 if there_is_room else 0.1) else None
+
+    def _has_rejected(self, seq: str, request: Request) -> bool:
+        """In a pool: a block of its own has cells of rejected tokens behind what is computed."""
+        pool, (index, within) = self.pool, divmod(request.computed, self.config.block_size)
+        if not self.config.is_pool or not within:
+            return False
+        block = pool.block(seq, index)
+        left = request.chain(index, request.computed, pool.chains)
+        return pool.content(seq, block) != left and len(pool.part(seq).holders[block]) == 1
 
     def _start(self) -> AnyOperation:
-        source = self.source
+        source, copying = self.source, self._copying()
+        if copying and source.chance(0.6):
+            return self._start_like(source.choice(copying))
         stem = source.choice(self._stems)
-        tokens = stem[: source.integer(1, len(stem))]
+        least = min(len(stem), self.config.stride + 1) if self.config.has_linear_state and source.chance(0.7) else 1
+        tokens = stem[: source.integer(least, len(stem))]
         if source.chance(0.4):
             tokens += self._tokens(source.integer(1, self.config.block_size))
         return ops.Start(self._new_name(), tokens, source.choice(self._contexts))
+
+    def _start_like(self, seq: str) -> AnyOperation:
+        """A prompt that begins with what another request has computed, whose checkpoint is in use."""
+        request = self.pool.requests[seq]
+        more = self._tokens(self.source.integer(1, self.config.block_size))
+        self._focus = self._new_name()  # it comes while the copy runs
+        return ops.Start(self._focus, (*request.tokens[: request.computed], *more), request.context)
 
     def _tokens(self, count: int) -> tuple[int, ...]:
         return tuple(self.source.choice(self._alphabet) for _ in range(count))
@@ -348,7 +399,7 @@ class Generator:
     def _some(self, seq: str) -> int:
         """How many tokens of a sequence a step computes; with linear state often up to where its state can be saved."""
         room, stride = self._room(seq), self.config.stride
-        if self.config.has_linear_state and self.source.chance(0.6):
+        if self.config.has_linear_state and self.source.chance(0.75):
             return min(room, stride - self.pool.requests[seq].computed % stride)
         return room if self.source.chance(0.7) else self.source.integer(0, room)
 
@@ -372,8 +423,10 @@ class Generator:
         return ops.Fork(seq, self._new_name())
 
     def _truncate(self, seq: str) -> AnyOperation:
-        """The last few tokens are rejected mostly, or everything behind some place."""
+        """The last few tokens are rejected mostly, or everything behind some place; or what a copy is of."""
         known = len(self.pool.requests[seq].tokens)
+        if self.config.has_linear_state and seq in self._copying() and self.source.chance(0.5):
+            return ops.Truncate(seq, self.source.integer(0, self.pool.requests[seq].computed))
         few = min(known, self.source.integer(1, self.config.block_size + 1))
         return ops.Truncate(seq, known - few if self.source.chance(0.7) else self.source.integer(0, known))
 
@@ -383,6 +436,9 @@ class Generator:
             return self._append(seq)
         name = f"h{len(self._held) + len(self._released) + 1}"
         self._held.append(name)
+        last = self.pool.requests[seq].computed // self.config.block_size
+        if self.config.is_pool and last < size and self.source.chance(0.7):
+            return ops.Hold(seq, last, name)  # where it is written next
         return ops.Hold(seq, self.source.integer(0, size - 1), name)
 
     def _release(self) -> AnyOperation:
@@ -421,6 +477,9 @@ class Generator:
         source, live = self.source, tuple(self.pool.requests)
         if source.chance(0.15) or not live:
             return self._of_nobody()
+        copying = self._copying()
+        if copying and source.chance(0.75):
+            return self._too_early(source.choice(copying))
         seq = source.choice(live)
         makers = (*_WILD, *_WILD_IN_POOLS) if self.config.is_pool else _WILD
         return source.choice(makers)(self, seq, self.pool.requests[seq])
@@ -498,6 +557,13 @@ class Generator:
             ops.Restore(seq),
         )  # fmt: skip
         return self.source.choice(copies)
+
+    def _too_early(self, seq: str) -> AnyOperation:
+        """What has to wait for a copy: a step mostly."""
+        room = self._room(seq)
+        if room > 0 and self.source.chance(0.7):
+            return ops.Write(seq, self.source.integer(1, room))
+        return self._odd_copy(seq, self.pool.requests[seq])
 
     def _odd_rank(self, seq: str, request: Request) -> AnyOperation:
         return ops.Evict(self.source.integer(0, 1), self.source.choice((-1, self.config.num_ranks, 2**40)))

@@ -14,9 +14,11 @@ from kvspec.model.conform import ConformOptions, conform
 from kvspec.model.conformance import Capability, MisuseError, PoolConfig
 from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
 from kvspec.model.operations import AnyOperation
+from kvspec.model.pools import Pools
 from kvspec.model.reference import ModelTarget
 
 EVERYTHING = frozenset(Capability)
+POOLS = Pools()
 
 
 def life(seed: int, kind: Kind, count: int, capabilities: frozenset[Capability] = EVERYTHING) -> tuple[
@@ -25,7 +27,7 @@ def life(seed: int, kind: Kind, count: int, capabilities: frozenset[Capability] 
     """Operations of one pool, and what happened."""
     source = RandomSource(seed)
     config = pool_config(source)
-    judge = Acceptor(ModelTarget(config, capabilities=capabilities), config)
+    judge = Acceptor(ModelTarget(config, capabilities=capabilities), config, pool=POOLS.take_manager(config))
     generator = Generator(source, config, judge.pool, judge.capabilities, kind)
     done = []
     for _ in range(count):
@@ -34,6 +36,7 @@ def life(seed: int, kind: Kind, count: int, capabilities: frozenset[Capability] 
             generator.saw(judge.do(done[-1]))
         except MisuseError:
             generator.saw(None)
+    POOLS.give(judge.pool)
     return done, judge.counts
 
 
