@@ -1,8 +1,8 @@
 """Makes a failing run of operations small: no line of the result can be taken out without losing the failure.
 
-A candidate counts only if it fails in the same way (the caller decides what that means). Lines go first, in large
-pieces and then one by one and in pairs; then tokens, numbers and contexts become simpler, and the pool smaller; then
-all over again, until nothing changes or the time is used up.
+A candidate counts only if it fails in the same way (the caller decides what that means). Lines go first: those of one
+sequence, large pieces, single lines and pairs. One line takes the place of two, and one sequence that of two; tokens,
+numbers and contexts become simpler, and the pool smaller. All over again, until nothing changes or the time is used up.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ Fails = Callable[[Case], bool]
 
 _SEQUENCE_FIELDS: Final = ("seq", "parent", "child")
 _PAIRS_UP_TO: Final = 24
+_MANY: Final = 40
+"""Of so many lines it is faster to take out those of one sequence than one after the other."""
+_LONG: Final = 300
+"""With so many lines there are too many sequences to take them out one by one."""
 
 
 def shrink(case: Case, fails: Fails, *, seconds: float = 20.0) -> Case:
@@ -65,12 +69,18 @@ class Shrinker:
     def run(self) -> None:
         """Search until nothing changes, or the time is used up."""
         passes = (
-            self._chunks, self._sequences, self._folds, self._merges, self._pool, self._slides, self._everywhere,
-            self._simpler, self._sequences_and_pool, self._pairs,
+            self._chunks, self._sequences, self._folds, self._merges, self._publishers, self._hits, self._ends,
+            self._pool, self._slides, self._everywhere, self._simpler, self._sequences_and_pool, self._pairs,
         )  # fmt: skip
         try:
+            self._try(Case(self.best.config, tuple(lives(self.best.operations))))
+            if len(self.best.operations) > _MANY:
+                self._hits()
+                self._parts()
+                self._sequences()
             while sum(one() for one in passes):
                 pass
+            self._try(Case(self.best.config, (*self.best.operations[:-1], ops.Reset())))  # a line that could be any
             self._try(Case(self.best.config, tuple(renamed(self.best.operations))))
             self.complete = True
         except (TimeoutError, KeyboardInterrupt):
@@ -96,6 +106,13 @@ class Shrinker:
 
     # -- lines ---------------------------------------------------------------------------------------------------
 
+    def _parts(self) -> None:
+        """Take large parts out of very many lines."""
+        size = len(self.best.operations) // 2
+        while size and len(self.best.operations) > _LONG:
+            self._chunks_of(size)
+            size //= 2
+
     def _chunks(self) -> bool:
         """Take out runs of lines, half of all at first, single ones at last; from the end, where less hangs on them."""
         changed = False
@@ -119,20 +136,21 @@ class Shrinker:
     def _sequences(self) -> bool:
         """Take out everything that names a sequence."""
         changed = False
-        for name in {n for o in self.best.operations for n in names(o)}:
+        for name in dict.fromkeys(n for o in self.best.operations for n in names(o)):
             changed |= self._without(i for i, o in enumerate(self.best.operations) if name in names(o))
         return changed
 
     def _sequences_and_pool(self) -> bool:
-        """Take out a sequence and the blocks that it needed: a pool that is too large would hide what was full."""
+        """Take out a sequence and what it needed: a pool that is too large would hide what was full."""
         changed = False
-        for name in {n for o in self.best.operations for n in names(o)}:
+        for name in dict.fromkeys(n for o in self.best.operations for n in names(o)):
             kept = tuple(o for o in self.best.operations if name not in names(o))
-            for count in range(2, self.best.config.num_blocks):
-                config = msgspec.structs.replace(self.best.config, num_blocks=count)
-                if self._try(Case(config, kept)):
-                    changed = True
-                    break
+            smaller = (
+                msgspec.structs.replace(self.best.config, **{field: value})
+                for field, values in _smaller_pool(self.best.config)
+                for value in values
+            )
+            changed |= any(self._try(Case(config, kept)) for config in smaller)
         return changed
 
     def _pairs(self) -> bool:
@@ -146,15 +164,12 @@ class Shrinker:
         """Say at the start what is appended later; write at once what is written in parts."""
         changed = False
         for i, j in itertools.combinations(range(len(self.best.operations)), 2):
-            if j >= len(self.best.operations):
-                break
-            first, second = self.best.operations[i], self.best.operations[j]
-            joined = _joined(first, second)
-            if joined is None:
-                continue
-            lines = [*self.best.operations]
-            lines[i] = joined
-            changed |= self._try(Case(self.best.config, (*lines[:j], *lines[j + 1 :])))
+            lines = self.best.operations
+            joined = _joined(lines[i], lines[j]) if j < len(lines) else None
+            if joined is not None:
+                between = lines[i + 1 : j]
+                ways = ((joined, *between), (*between, joined))
+                changed |= any(self._try(Case(self.best.config, (*lines[:i], *w, *lines[j + 1 :]))) for w in ways)
         return changed
 
     def _merges(self) -> bool:
@@ -164,24 +179,60 @@ class Shrinker:
             new = made.child if isinstance(made, ops.Fork) else made.seq if isinstance(made, ops.Start) else None
             if new is None or i >= len(self.best.operations) or self.best.operations[i] is not made:
                 continue
-            lines = (*self.best.operations[:i], *self.best.operations[i + 1 :])
-            others = dict.fromkeys(n for o in lines for n in names(o) if n != new)
-            changed |= any(self._try(Case(self.best.config, tuple(_called(lines, new, old)))) for old in others)
+            before, after = self.best.operations[:i], self.best.operations[i + 1 :]
+            others = dict.fromkeys(n for o in (*before, *after) for n in names(o) if n != new)
+            ways = (
+                tuple(_called((*lines, *after), new, old))
+                for old in others
+                for lines in (before, tuple(_going_on(before, old, made)))
+            )
+            changed |= any(self._try(Case(self.best.config, lines)) for lines in ways)
+        return changed
+
+    def _publishers(self) -> bool:
+        """Take out a sequence that is there to publish; another publishes what it has written in its place."""
+        changed = False
+        for name in dict.fromkeys(o.seq for o in self.best.operations if isinstance(o, ops.Cache | ops.Deallocate)):
+            kept = tuple(o for o in self.best.operations if name not in names(o))
+            written = [(i, o.seq) for i, o in enumerate(kept, 1) if isinstance(o, ops.Write)]
+            ways = ((*kept[:i], ops.Cache(seq), *kept[i:]) for i, seq in written)
+            changed |= any(self._try(Case(self.best.config, way)) for way in ways)
+        return changed
+
+    def _hits(self) -> bool:
+        """Let a sequence that hits something compute it; the others, who have computed it before, go."""
+        changed = False
+        size, hits = self.best.config.block_size, (ops.AllocateShared, ops.Restore, ops.RestoreStart)
+        for name in dict.fromkeys(o.seq for o in self.best.operations if isinstance(o, hits)):
+            kept = [o for o in self.best.operations if names(o) in ([], [name])]
+            known = max((len(o.tokens) for o in kept if isinstance(o, ops.Start)), default=0)
+            ways = (tuple(n for o in kept for n in _computing(o, count)) for count in range(size, known + 1, size))
+            changed |= any(self._try(Case(self.best.config, way)) for way in ways)
+        return changed
+
+    def _ends(self) -> bool:
+        """A sequence that gives everything back ends, and what it has computed can be hit: another need not do it."""
+        changed = False
+        for i, line in enumerate(self.best.operations):
+            if isinstance(line, ops.Abort | ops.Preempt):
+                lines = self.best.operations
+                changed |= self._try(Case(self.best.config, (*lines[:i], ops.Deallocate(line.seq), *lines[i + 1 :])))
         return changed
 
     # -- what lines say ------------------------------------------------------------------------------------------
 
     def _slides(self) -> bool:
         """The same a block or a token earlier in all sequences."""
-        steps = {self.best.config.block_size, 1}
+        steps = dict.fromkeys((self.best.config.block_size, 1))
         return any(self._try(Case(self.best.config, tuple(earlier(self.best.operations, step)))) for step in steps)
 
     def _everywhere(self) -> bool:
         """Plainer contexts and smaller tokens, the same in all lines."""
         changed = False
-        for context in {o.context for o in self.best.operations if isinstance(o, ops.Start)}:
+        for context in dict.fromkeys(o.context for o in self.best.operations if isinstance(o, ops.Start)):
             changed |= any(self._replaced("context", context, new) for new in _plainer(context))
-        for token in {t for o in self.best.operations if isinstance(o, ops.Start | ops.Append) for t in o.tokens}:
+        told = (o.tokens for o in self.best.operations if isinstance(o, ops.Start | ops.Append))
+        for token in dict.fromkeys(t for tokens in told for t in tokens):
             changed |= any(self._replaced("tokens", token, new) for new in _smaller(token))
         return changed
 
@@ -248,7 +299,38 @@ def _joined(first: AnyOperation, second: AnyOperation) -> AnyOperation | None:
             return ops.Save(first.seq)
         case ops.RestoreStart(), ops.RestoreFinish(ok=True) if first.seq == second.seq:
             return ops.Restore(first.seq)
+        case ops.AllocateShared() | ops.Allocate(), ops.Allocate() if first.seq == second.seq:
+            return second
+        case ops.Cache() | ops.Preempt(), ops.Deallocate() if first.seq == second.seq:
+            return second
+        case ops.Cache(), ops.Abort() | ops.Preempt() if first.seq == second.seq:
+            return ops.Deallocate(first.seq)
     return None
+
+
+def _computing(operation: AnyOperation, count: int) -> tuple[AnyOperation, ...]:
+    """What takes the place of an operation where so many tokens are computed instead of hit."""
+    match operation:
+        case ops.AllocateShared():
+            return ops.Allocate(operation.seq, count), ops.Write(operation.seq, count)
+        case ops.Restore() | ops.RestoreStart():
+            return (ops.Write(operation.seq, count),)
+    return (operation,)
+
+
+def _going_on(operations: Iterable[AnyOperation], seq: str, made: AnyOperation) -> Iterator[AnyOperation]:
+    """With a sequence that does not end, and knows what another one does that is made."""
+    known = made.tokens if isinstance(made, ops.Start) else ()
+    for operation in operations:
+        match operation:
+            case ops.Start() if operation.seq == seq and len(known) > len(operation.tokens):
+                yield msgspec.structs.replace(operation, tokens=known)
+            case ops.Deallocate() if operation.seq == seq:
+                yield ops.Cache(seq)
+            case ops.Abort() | ops.Preempt() if operation.seq == seq:
+                pass
+            case _:
+                yield operation
 
 
 def _less_batch(write: ops.Write) -> Iterator[ops.Write]:
@@ -335,6 +417,23 @@ def _called(operations: Iterable[AnyOperation], name: str, other: str) -> Iterat
             continue
         new = {f: other for f in operation.__struct_fields__ if f in _SEQUENCE_FIELDS and getattr(operation, f) == name}
         yield msgspec.structs.replace(operation, **new) if new else operation
+
+
+def lives(operations: Iterable[AnyOperation]) -> Iterator[AnyOperation]:
+    """A name that is used again after its sequence has ended is another one, so that each sequence has its own."""
+    now: dict[str, str] = {}
+    ended: set[str] = set()
+    for number, operation in enumerate(operations):
+        for name in names(operation):
+            made = isinstance(operation, ops.Start) or (isinstance(operation, ops.Fork) and name == operation.child)
+            if made and name in ended:
+                ended.remove(name)
+                now[name] = f"{name}/{number}"
+        for name in names(operation):
+            (operation,) = _called([operation], name, now.get(name, name))
+            if isinstance(operation, ops.Abort | ops.Deallocate):
+                ended.add(name)
+        yield operation
 
 
 def earlier(operations: Iterable[AnyOperation], step: int) -> Iterator[AnyOperation]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +16,7 @@ from kvspec.model.conformance import Context, PoolConfig
 from kvspec.model.executable import Pool
 from kvspec.model.generator import Generator, Kind, RandomSource, pool_config
 from kvspec.model.operations import AnyOperation
-from kvspec.model.shrink import Case, Shrinker, renamed, shrink, simpler
+from kvspec.model.shrink import Case, Shrinker, lives, renamed, shrink, simpler
 
 POOL = PoolConfig(num_blocks=6, block_size=3)
 Contains = Callable[[Case], bool]
@@ -51,6 +54,140 @@ def test_two_lines_that_only_make_sense_together_go_together() -> None:
 
     lines = (ops.Fork("a", "b"), ops.Reset(), ops.Abort("b"), ops.Close())
     assert shrink(Case(POOL, lines), fails).operations == (ops.Close(),)
+
+
+@pytest.mark.parametrize(
+    ("two", "one"),
+    [
+        ((ops.SaveStart("a"), ops.SaveFinish("a")), ops.Save("a")),
+        ((ops.RestoreStart("a"), ops.RestoreFinish("a")), ops.Restore("a")),
+        ((ops.Cache("a"), ops.Abort("a")), ops.Deallocate("a")),
+        ((ops.Cache("a"), ops.Preempt("a")), ops.Deallocate("a")),
+        ((ops.Preempt("a"), ops.Deallocate("a")), ops.Deallocate("a")),
+        ((ops.AllocateShared("a"), ops.Allocate("a", 0)), ops.Allocate("a", 0)),
+        ((ops.Allocate("a", 0), ops.Allocate("a", 1)), ops.Allocate("a", 1)),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_one_line_takes_the_place_of_two(two: tuple[AnyOperation, ...], one: AnyOperation, last: bool) -> None:
+    """With another line between them; the new one may have to be where either was."""
+    first, second = two
+    wanted = (ops.Reset(), one) if last else (one, ops.Reset())
+
+    def fails(case: Case) -> bool:
+        return case.operations in ((first, ops.Reset(), second), wanted)
+
+    assert shrink(Case(POOL, (first, ops.Reset(), second)), fails).operations == wanted
+
+
+def test_a_sequence_takes_the_place_of_one_that_has_ended() -> None:
+    lines = (ops.Start("a", ()), ops.Save("a"), ops.Deallocate("a"), ops.Start("b", ()), ops.Cache("b"), ops.Reset())
+
+    def fails(case: Case) -> bool:
+        """Somebody is saved before somebody publishes, and nobody does what he does after his end."""
+        alive: set[str] = set()
+        for line in case.operations:
+            if isinstance(line, ops.Start):
+                alive.add(line.seq)
+            elif not isinstance(line, ops.Reset) and not alive.intersection([getattr(line, "seq", "")]):
+                return False
+            elif isinstance(line, ops.Deallocate):
+                alive.discard(line.seq)
+        found = kinds(case)
+        return ops.Save in found and ops.Cache in found[found.index(ops.Save) :]
+
+    assert shrink(Case(POOL, lines), fails).operations == (ops.Start("a", ()), ops.Save("a"), ops.Cache("a"))
+
+
+def test_it_then_knows_the_tokens_of_both_and_publishes_as_if_it_had_ended() -> None:
+    lines = (
+        ops.Start("a", (0,)), ops.Write("a", 1), ops.Deallocate("a"), ops.Start("b", (0, 0)), ops.Save("b"),
+    )  # fmt: skip
+    wanted = (ops.Start("a", (0, 0)), lines[1], ops.Cache("a"), ops.Save("a"))
+    assert shrink(Case(POOL, lines), lambda case: case.operations in (lines, wanted)).operations == wanted
+
+
+def test_a_last_line_that_could_be_any_is_a_reset() -> None:
+    lines = (ops.Start("a", ()), ops.Release("h"))
+    assert shrink(Case(POOL, lines), lambda case: len(case.operations) > 0).operations == (ops.Reset(),)
+
+
+def test_another_sequence_publishes_in_the_place_of_one() -> None:
+    lines = (
+        ops.Start("a", ()), ops.Allocate("a", 1), ops.Write("a", 1), ops.Deallocate("a"),
+        ops.Start("b", ()), ops.Allocate("b", 1), ops.Write("b", 1), ops.Save("b"),
+    )  # fmt: skip
+
+    wanted = (*lines[4:7], ops.Cache("b"), lines[7])
+    small = shrink(Case(POOL, lines), lambda case: case.operations in (lines, wanted))
+    assert small.operations == wanted
+
+
+HIT = {
+    "restored": (ops.Allocate("b", 4), ops.Restore("b")),
+    "being restored": (ops.Allocate("b", 4), ops.RestoreStart("b")),
+    "shared": (ops.Allocate("b", 0), ops.AllocateShared("b")),
+}
+
+
+@pytest.mark.parametrize("hit", HIT.values(), ids=HIT)
+def test_a_sequence_computes_what_it_has_hit(hit: tuple[AnyOperation, AnyOperation]) -> None:
+    lines = (
+        ops.Start("a", (0,) * 4), ops.Allocate("a", 4), ops.Write("a", 4), ops.Save("a"), ops.Deallocate("a"),
+        ops.Start("b", (0,) * 4), *hit, ops.Save("b"),
+    )  # fmt: skip
+    room = (ops.Allocate("b", 3),) if isinstance(hit[1], ops.AllocateShared) else ()
+    wanted = (lines[5], hit[0], *room, ops.Write("b", 3), ops.Save("b"))
+    assert shrink(Case(POOL, lines), lambda case: case.operations in (lines, wanted)).operations == wanted
+
+
+def test_a_rank_goes_with_the_sequence_that_was_in_the_way() -> None:
+    pool = PoolConfig(num_blocks=2, block_size=1, num_single_blocks=2, num_ranks=3, num_state_slots=3)
+    lines = (*(o for s in "abc" for o in (ops.Start(s, ()), ops.Allocate(s, 0))), ops.Save("c"))
+
+    def fails(case: Case) -> bool:
+        """One for each rank, and the last one is saved."""
+        starts = [o.seq for o in case.operations if isinstance(o, ops.Start)]
+        room = [o.seq for o in case.operations if isinstance(o, ops.Allocate)]
+        return len(starts) == case.config.num_ranks and starts == room and ops.Save(starts[-1]) in case.operations
+
+    small = shrink(Case(pool, lines), fails)
+    assert small.config.num_ranks == 1 and kinds(small) == [ops.Start, ops.Allocate, ops.Save]
+
+
+def test_each_sequence_has_a_name_of_its_own() -> None:
+    lines = (
+        ops.Start("a", ()), ops.Start("a", (1,)), ops.Fork("a", "b"), ops.Write("a", 1, (("b", 1),)), ops.Abort("b"),
+        ops.Deallocate("a"), ops.Start("b", ()), ops.Fork("b", "a"), ops.Write("a", 1, (("b", 1),)), ops.Cache("a"),
+    )  # fmt: skip
+    assert list(renamed(lives(lines))) == [
+        *lines[:6],
+        ops.Start("c", ()),
+        ops.Fork("c", "d"),
+        ops.Write("d", 1, (("c", 1),)),
+        ops.Cache("d"),
+    ]
+
+
+SHRINKS = """
+import kvspec.model.operations as ops
+from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.shrink import Case, shrink
+names = "alpha beta gamma delta".split()
+lines = tuple(ops.Start(n, (5, 6, 7), Context(salt=n)) for n in names)
+print(shrink(Case(PoolConfig(num_blocks=9, block_size=2), lines), lambda case: len(case.operations) > 1))
+"""
+
+
+def test_the_same_run_shrinks_to_the_same_lines_in_every_process() -> None:
+    """Names are strings, and their order in a set is another one in each process."""
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", SHRINKS], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "123"
+    }
+    assert len(seen) == 1
 
 
 def test_values_and_pools_become_simple() -> None:
