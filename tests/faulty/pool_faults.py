@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kvspec.impl.block import Block
@@ -64,6 +66,23 @@ def reserve_live_slot(self: LinearStatePrefixCache, key: bytes) -> Checkpoint | 
         return pending
     self.pending_[key] = Checkpoint(key, live[0].copy())
     return self.pending_[key]
+
+
+def reset_forgets_pinned(self: LinearStatePrefixCache) -> int:
+    """Every checkpoint goes, whoever waits for it."""
+    entries = [*self.entries_.values()]
+    self.entries_.clear()
+    for entry in entries:
+        self._give_up(entry)
+    return len(entries)
+
+
+def reset_drops_pins(self: LinearStatePrefixCache) -> int:
+    """A pinned checkpoint stays, and nobody is known to wait for it any more."""
+    freed = LinearStatePrefixCache.reset(self)
+    for entry in self.entries_.values():
+        entry.pins = 0
+    return freed
 
 
 def fresh_is_not_zeroed(self: LinearStatePrefixCache) -> list[int]:
@@ -143,6 +162,52 @@ def one_token_moves_padding(self: StateBuffers, slots: list[int], tags: Tags) ->
     StateBuffers.write_tags(self, [0] if len(slots) == 1 else slots, tags)
 
 
+@contextmanager
+def forgotten(self: TorchPoolTarget, batch: Items[tuple[str, Tags]], copy: str) -> Iterator[None]:
+    """For a while the sequences of a step have no copy of this kind that runs or is waited for."""
+    sequences = [self._sequences[seq] for seq, _ in batch if seq in self._sequences]
+    before = [getattr(sequence, copy) for sequence in sequences]
+    for sequence in sequences:
+        setattr(sequence, copy, None)
+    try:
+        yield
+    finally:
+        for sequence, value in zip(sequences, before, strict=True):
+            setattr(sequence, copy, value)
+
+
+def write_while_saving(self: TorchPoolTarget, batch: Items[tuple[str, Tags]]) -> None:
+    """The live slot moves on while it is being copied."""
+    with forgotten(self, batch, "saving_"):
+        TorchPoolTarget.write(self, batch)
+
+
+def write_before_restore(self: TorchPoolTarget, batch: Items[tuple[str, Tags]]) -> None:
+    """The live slot moves on before the state is in it."""
+    with forgotten(self, batch, "resume_"):
+        TorchPoolTarget.write(self, batch)
+
+
+def cache_waits_for_save(self: BlockManagerPool, sequence: Sequence) -> None:
+    """Nothing is published while the state is being saved."""
+    if not sequence.is_saving:
+        BlockManagerPool.cache(self, sequence)
+
+
+def truncate_keeps_restore(self: BlockManagerPool, sequence: Sequence, num_tokens: int, rank: int) -> int:
+    """A restore that runs goes on, whatever is rejected meanwhile."""
+    return num_tokens if sequence.restoring_ else BlockManagerPool._resume_before(self, sequence, num_tokens, rank)
+
+
+def truncate_keeps_save(self: BlockManagerPool, sequence: Sequence, num_tokens: int, rank: int) -> int:
+    """A save that runs goes on, whatever is rejected meanwhile."""
+    saving, sequence.saving_ = sequence.saving_, None
+    try:
+        return BlockManagerPool._resume_before(self, sequence, num_tokens, rank)
+    finally:
+        sequence.saving_ = saving
+
+
 # -- what is lost -----------------------------------------------------------------------------------------------------
 
 
@@ -161,6 +226,12 @@ def lose_single(self: BlockManagerPool, sequence: Sequence, rank: int) -> None:
 
 def end_loses_reservation(self: BlockManagerPool, sequence: Sequence, rank: int) -> None:
     sequence.saving_ = None
+    BlockManagerPool._give_up_copies(self, sequence, rank)
+
+
+def end_keeps_pin(self: BlockManagerPool, sequence: Sequence, rank: int) -> None:
+    """The checkpoint of a request that leaves is kept for it."""
+    sequence.resume_, sequence.restoring_ = None, False
     BlockManagerPool._give_up_copies(self, sequence, rank)
 
 
@@ -218,6 +289,12 @@ def grow_on_first_rank(self: BlockManagerPool, sequence: Sequence, num_tokens: i
         return BlockManagerPool._grow(self, sequence, num_tokens)
     finally:
         sequence.dp_rank_ = rank
+
+
+def grow_overwrites_held(self: BlockManagerPool, sequence: Sequence, num_tokens: int) -> bool:
+    """Cells of rejected tokens count as never written, so that nobody else can have read them."""
+    sequence.written_ = sequence.computed_
+    return BlockManagerPool._grow(self, sequence, num_tokens)
 
 
 def stay_on_rank(sequence: Sequence, before: int | None) -> None:

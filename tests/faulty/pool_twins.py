@@ -103,6 +103,36 @@ FAULTS: Final = (
         (Pool, "finish_restore", f.restore_failed_counts),
     ),
     _row(
+        "written_while_saved", "a step goes on while the state is being saved", "misuse",
+        (Target, "write", f.write_while_saving),
+    ),
+    _row(
+        "written_unrestored", "a step goes on before the state is restored", "misuse",
+        (Target, "write", f.write_before_restore),
+    ),
+    _row(
+        "unpublished_while_saved", "nothing is published while the state is being saved", "map_truth",
+        (Pool, "cache", f.cache_waits_for_save),
+    ),
+    _row(
+        "reset_forgets_pinned", "reset forgets what is waited for", "no_reuse_while_used",
+        (States, "reset", f.reset_forgets_pinned),
+    ),
+    _row("reset_drops_pins", "reset drops pins", "no_reuse_while_used", (States, "reset", f.reset_drops_pins)),
+    _row("pin_leaks", "a request that leaves keeps its pin", "progress", (Pool, "_give_up_copies", f.end_keeps_pin)),
+    _row(
+        "restore_goes_on", "a restore goes on behind a truncate", "state_position",
+        (Pool, "_resume_before", f.truncate_keeps_restore),
+    ),
+    _row(
+        "save_goes_on", "a save goes on behind a truncate", "state_position",
+        (Pool, "_resume_before", f.truncate_keeps_save),
+    ),
+    _row(
+        "held_overwritten", "a held block is written over", "exclusive_writer",
+        (Pool, "_grow", f.grow_overwrites_held),
+    ),
+    _row(
         "step_in_parts", "a long step moves the state by its last tokens", "state_position",
         (Target, "_moved", f.write_in_two_steps),
     ),
