@@ -38,7 +38,13 @@ MAX_CELLS = 2**31
 TARGET_HELP = "torch, model, or package.module:attribute: one manager. A pool of ranks is replayed with --worker."
 
 
+WORKER_ONLY = ("divide", "slots", "interval", "trim", "ranks")
+MANAGER_ONLY = ("target", "sweep_steps", "plot")
+"""Options that mean something with --worker only, and without it only."""
+
+
 def replay(
+    context: typer.Context,
     workload: Annotated[str, typer.Argument(help="A trace in the Mooncake format (JSON lines), or 'builtin'.")],
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "torch",
     requests: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
@@ -61,12 +67,11 @@ def replay(
     force: ForceOption = False,
 ) -> Exit:
     """Replay a request trace on a manager, every invariant watched."""
+    _check_given(context, worker)
     if worker:
         # It needs torch, which takes longer to import than many a replay takes.
         from kvspec.cli.worker_replay import Sizes, replay_worker
 
-        if plot is not None or target != "torch":
-            fail_input("--target and --plot", where="--worker", expected="the pool that comes with kvspec, and no plot")
         _check_pool(blocks, block_size)
         sizes = Sizes(divide, blocks, block_size, slots, interval, trim, ranks, step_ms, max_running)
         result = JsonFile(json, force=force)
@@ -109,6 +114,19 @@ def replay(
             raise KeyboardInterrupt
     write()
     return code
+
+
+def _check_given(context: typer.Context, worker: bool) -> None:
+    """No option is given that would be ignored."""
+    ignored = MANAGER_ONLY if worker else WORKER_ONLY
+    sources = {name: context.get_parameter_source(name) for name in ignored}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    where = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    if given and worker:
+        expected = "without it: it runs the pool that comes with kvspec, and compares outputs"
+        fail_input("given with --worker", where=where, expected=expected)
+    if given:
+        fail_input("given without --worker", where=where, expected="beside it")
 
 
 def _settings(blocks: int, block_size: int, step_ms: int, max_running: int | None) -> tuple[PoolConfig, ReplayOptions]:

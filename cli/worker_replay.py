@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast, get_args, get_type_hints
 
 import msgspec
 
@@ -24,8 +24,9 @@ from kvspec.model.workload import Request as TraceRequest
 MODEL: Final = ModelConfig(layers=("linear", "attention", "linear", "attention"))
 CHUNK: Final = 128
 MAX_RUNNING: Final = 128
-LIMITS: Final = {"slots": 1 << 16, "interval": 1 << 16, "ranks": 1 << 10}
-"""How large these options may be."""
+LIMITS: Final = {"slots": (2, 1 << 16), "interval": (1, 1 << 16), "ranks": (1, 1 << 10)}
+"""From what to what these options may go; slot 0 is padding."""
+TRIMS: Final = get_args(get_type_hints(PoolConfig)["trim"])
 MAX_BYTES: Final = 1 << 32
 """Of K, V and states of all ranks, at most: that much many a machine has to spare."""
 
@@ -128,15 +129,22 @@ def config_of(sizes: Sizes, num_requests: int) -> EngineConfig:
 
 
 def _check(sizes: Sizes) -> None:
+    """The options by their names, before they become words of a config."""
     if sizes.divide < 1 or GRANULE % sizes.divide:
         fail_input(str(sizes.divide), where="--divide", expected=f"a divisor of {GRANULE}")
+    if sizes.blocks < (least := 2 * sizes.divide):
+        expected = f"at least {least}: 2 once divided by {sizes.divide}, of which one is padding"
+        fail_input(str(sizes.blocks), where="--blocks", expected=expected)
     if sizes.step_ms < 1:
-        fail_input(f"step_ms: {sizes.step_ms}, expected at least 1")
-    for name, limit in LIMITS.items():
-        if not 0 < (number := getattr(sizes, name)) <= limit:
-            fail_input(str(number), where=f"--{name}", expected=f"1 to {limit}")
+        fail_input(str(sizes.step_ms), where="--step-ms", expected="at least 1")
+    for name, (least, most) in LIMITS.items():
+        if not least <= (number := getattr(sizes, name)) <= most:
+            padding = ", slot 0 (padding) included" if name == "slots" else ""
+            fail_input(str(number), where=f"--{name}", expected=f"{least} to {most}{padding}")
+    if sizes.trim not in TRIMS:
+        fail_input(f"'{sizes.trim}'", where="--trim", expected=" or ".join(TRIMS))
     if sizes.max_running is not None and sizes.max_running < 1:
-        fail_input(f"max_running: {sizes.max_running}, expected at least 1")
+        fail_input(str(sizes.max_running), where="--max-running", expected="at least 1")
 
 
 def _run(report: WorkerReport, requests: list[Request], numbers: list[int]) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from transcripts import transcripts
 
 from kvspec.cli import worker_replay
 from kvspec.cli.main import INTERRUPTED, run
+from kvspec.cli.replay_command import WORKER_ONLY, replay
 from kvspec.cli.worker_trace import scaled
 from kvspec.impl.sequence import Sequence as KVSequence
 from kvspec.impl.worker.engine import CountingPool, Engine
@@ -115,24 +117,26 @@ def test_a_run_of_nothing_is_not_green(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["--divide", "3"], "--divide: 3, expected a divisor of 512"),
         (["--divide", "0"], "--divide: 0, expected a divisor of 512"),
-        (["--slots", "1"], "num_state_slots: 1, expected 0, or at least 2"),
-        (["--slots", "0"], "--slots: 0, expected 1 to"),
+        (["--slots", "1"], "--slots: 1, expected 2 to 65536, slot 0 (padding) included"),
+        (["--slots", "0"], "--slots: 0, expected 2 to 65536, slot 0 (padding) included"),
         (["--interval", "0"], "--interval: 0, expected 1 to"),
         (["--ranks", "0"], "--ranks: 0, expected 1 to"),
         (["--ranks", "65536"], "--ranks: 65536, expected 1 to 1024"),
-        (["--slots", "1000000000"], "--slots: 1000000000, expected 1 to 65536"),
+        (["--slots", "1000000000"], "--slots: 1000000000, expected 2 to 65536, slot 0"),
         (["--interval", "1000000000"], "--interval: 1000000000, expected 1 to 65536"),
         (["--slots", "65536", "--ranks", "1024"], "140.9 GiB of K, V and states, expected at most 4 GiB in all"),
         (["--blocks", "4000000", "--ranks", "8"], "--blocks, --slots, --ranks: 7.6 GiB of K, V and states, expected"),
         (["--blocks", "134217728"], "--blocks, --slots, --ranks: 32.0 GiB of K, V and states, expected"),
         (["--blocks", "1000000000000"], "--blocks: 1000000000000 blocks of 16 tokens, expected at most"),
-        (["--trim", "widest"], "trim: 'widest', expected 'contiguous' or 'deepest'"),
-        (["--blocks", "16"], "num_blocks: 1, expected at least 2"),
+        (["--trim", "widest"], "--trim: 'widest', expected contiguous or deepest"),
+        (["--blocks", "16"], "--blocks: 16, expected at least 32: 2 once divided by 16, of which one is padding"),
         (["--block-size", "24"], "512"),
-        (["--step-ms", "0"], "step_ms: 0"),
-        (["--max-running", "0"], "max_running"),
-        (["--target", "model"], "--worker"),
-        (["--plot", "x.png"], "--worker"),
+        (["--step-ms", "0"], "--step-ms: 0, expected at least 1"),
+        (["--max-running", "0"], "--max-running: 0, expected at least 1"),
+        (["--target", "model"], "error: --target: given with --worker, expected without it"),
+        (["--target", "pool"], "error: --target: given with --worker, expected without it"),
+        (["--plot", "x.png"], "error: --plot: given with --worker, expected without it"),
+        (["--sweep-steps", "9", "--plot", "x.png"], "error: --sweep-steps, --plot: given with --worker, expected"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -145,6 +149,25 @@ def test_what_makes_no_sense_is_one_line(
     assert len(error.splitlines()) == 1
     assert said in error
     assert not list(tmp_path.iterdir())
+
+
+ONLY = [("--divide", "16"), ("--slots", "400"), ("--interval", "64"), ("--trim", "contiguous"), ("--ranks", "1")]
+
+
+@pytest.mark.parametrize("option", ONLY, ids=lambda option: option[0])
+def test_what_only_the_worker_has_is_not_ignored_without_it(
+    option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", "builtin", "--requests", "2", *option]) == 2
+    said = "given without --worker, expected beside it"
+    assert capsys.readouterr() == ("", f"kvspec: error: {option[0]}: {said}\n")
+
+
+def test_every_option_that_says_so_is_of_the_worker_only() -> None:
+    hints = get_type_hints(replay, include_extras=True)
+    helps = {name: getattr(part, "help", None) for name, h in hints.items() for part in getattr(h, "__metadata__", ())}
+    said = {name for name, text in helps.items() if text and text.startswith("With --worker: ")}
+    assert said == set(WORKER_ONLY) == {option.removeprefix("--") for option, _ in ONLY}
 
 
 @pytest.mark.parametrize("wanted", [10**9, 10**30])
