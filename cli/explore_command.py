@@ -31,7 +31,8 @@ MOST_TOGETHER: Final = 500_000_000
 MOST_SEED: Final = 2**63 - 1
 _SCOPE_HELP: Final = (
     f"How much there is of what, such as blocks=4,seqs=2,len=2; the words are {', '.join(WORDS)}, and what is not "
-    "said has the chapter's default."
+    "said has the chapter's default. Not everything happens in every scope: what never did is named, with the scopes "
+    "of the manifest, in which all of it does."
 )
 _STATES_HELP: Final = "Which states count as one; a violation is found in each, after as many steps."
 _WHAT: Final[Mapping[States, str]] = {
@@ -182,6 +183,7 @@ class _Work:
         elif not found.complete:
             out.print(f"unknown: stopped after {found.distinct:,} states, {_seconds(self.seconds)}; raise --max-states")
         else:
+            self._print_scopes(met)
             numbers = f"{found.distinct:,} states, {found.generated:,} steps, {_seconds(self.seconds)}"
             out.print(f"{_verdict(met)}, exhaustively in this scope: {numbers}")
             if found.covers is not None:
@@ -194,6 +196,7 @@ class _Work:
         if found.violation is not None:
             self._print_violation(found.violation, "a run in which no step can be left out")
         else:
+            self._print_scopes(met)
             numbers = f"{found.walkers:,} walks, {_seconds(self.seconds)}"
             self.out.print(f"{_verdict(met)} (sampled: {numbers})")
 
@@ -202,6 +205,16 @@ class _Work:
         self.out.print(f"met          {met.events} of {events} events change something, {met.goals} of {wanted} goals")
         for name in met.missing:
             self.out.print(f"  never      {name}")
+
+    def _print_scopes(self, met: Coverage) -> None:
+        """Where what was never met can be met."""
+        from kvspec.proofs.manifest.scopes import SCOPES
+
+        name = self.scope.chapter
+        if met.missing and name in SCOPES:
+            scopes = "; ".join(scope or DEFAULTS[name] for scope in SCOPES[name])
+            self.out.print("everything is met in the scopes of the manifest together, with --scope")
+            self.out.print(f"  {scopes}")
 
     def _print_violation(self, violation: Violation, what: str) -> None:
         self.out.print()

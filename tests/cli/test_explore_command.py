@@ -14,6 +14,8 @@ from kvspec.cli import explore_command
 from kvspec.cli.main import INTERRUPTED, run
 from kvspec.cli.output import Exit
 from kvspec.model.exploring.outcome import States
+from kvspec.model.exploring.scopes import DEFAULTS
+from kvspec.proofs.manifest.scopes import SCOPES
 from kvspec.spec import load
 from kvspec.spec.language import Chapter
 from kvspec.spec.language.traced import Site
@@ -114,6 +116,38 @@ def test_what_is_never_met_is_vacuous(capsys: pytest.CaptureFixture[str]) -> Non
     assert "  never      event share" in lines
     assert "  never      witness a_shared_block" in lines
     assert lines[-1].startswith("vacuous: ")
+
+
+def test_where_something_is_never_met_the_scopes_are_named_in_which_everything_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "r.json"
+    missing: set[str] | None = None
+    assert explore("--chapter", "usage", "--scope", SCOPES["usage"][0]) == Exit.UNKNOWN
+    lines = capsys.readouterr().out.splitlines()
+    named = lines[lines.index("everything is met in the scopes of the manifest together, with --scope") + 1].split("; ")
+    for scope in named:
+        explore("--chapter", "usage", "--scope", scope.strip(), "--json", str(file), "--force")
+        never = set(json.loads(file.read_text())["missing"])
+        missing = never if missing is None else missing & never
+    assert missing == set()
+
+
+@pytest.mark.parametrize("more", [[], ["--walks", "64", "--steps", "10"]], ids=["all", "walks"])
+def test_the_default_scope_is_named_in_words(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert explore("--chapter", "blocks", "--scope", "holders=1", *more) == Exit.UNKNOWN
+    shown = "; ".join(scope or DEFAULTS["blocks"] for scope in SCOPES["blocks"])
+    assert capsys.readouterr().out.splitlines()[-2] == f"  {shown}"
+
+
+def test_scopes_are_named_only_where_they_are_the_reason(
+    broken: Callable[[str, str, str], Chapter], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explore("--chapter", "blocks") == Exit.HOLDS
+    assert explore("--chapter", "blocks", "--max-states", "5") == Exit.UNKNOWN
+    broken("blocks", "drop_last", "require")
+    assert explore("--chapter", "blocks") == Exit.VIOLATED
+    assert "everything is met" not in capsys.readouterr().out
 
 
 def test_an_interruption_says_how_far_it_got(
