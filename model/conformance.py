@@ -383,7 +383,8 @@ METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
 }
 """Methods that only a target with the capability needs."""
 
-_PROTOCOL: Final = tuple(n for n, _ in inspect.getmembers(Target, inspect.isfunction) if not n.startswith("_"))
+_PROTOCOL: Final = tuple(n for n, _ in inspect.getmembers(PoolTarget, inspect.isfunction) if not n.startswith("_"))
+"""All methods, those of pools too: who has no such capability is excused from them."""
 
 
 def missing_parts(target: object) -> list[str]:

@@ -21,7 +21,7 @@ from kvspec.model.scenario import parse_scenario
 
 FAULTY = """
 from kvspec.model.conformance import Capability
-from kvspec.model.reference import ModelTarget
+from kvspec.model.reference import ModelPoolTarget, ModelTarget
 
 class Forgets(ModelTarget):
     def _copy(self, seq, index):
@@ -42,6 +42,10 @@ class NeedsSixteen(ModelTarget):
         if config.block_size % 16:
             raise ValueError("block size")
         super().__init__(config)
+
+class Pool(ModelPoolTarget):
+    capabilities = frozenset({Capability.POOL})
+    rank = single_block = None
 
 class Nothing:
     def __init__(self, config):
@@ -180,6 +184,7 @@ def test_a_pool_that_suits_the_target(capsys: pytest.CaptureFixture[str]) -> Non
         (["workshop:five"], "cannot be called"),
         (["workshop:Nothing"], "lacks abort(), allocate(), "),
         (["workshop:Partial"], "lacks abort(), allocate(), "),
+        (["workshop:Pool"], "workshop:Pool lacks rank(), single_block()"),
         (["json:dumps"], "cannot be made with"),
         (["model", "--operations", "0"], "--operations"),
         (["model", "--seconds", "0"], "seconds: 0.0, expected more than 0"),

@@ -16,12 +16,23 @@ from kvspec.model.conform import (
     ConformReport,
     conform,
 )
-from kvspec.model.conformance import Capability, Context, PoolConfig, Tags, TargetError, checked_target, missing_parts
+from kvspec.model.conformance import (
+    METHODS_OF,
+    Capability,
+    Context,
+    PoolConfig,
+    Tags,
+    TargetError,
+    checked_target,
+    missing_parts,
+)
 from kvspec.model.generator import Kind
 from kvspec.model.promises import Family
-from kvspec.model.reference import ModelTarget
+from kvspec.model.reference import ModelPoolTarget, ModelTarget
+from kvspec.model.reference.manager import OF_MANAGERS
 
 SMALL = PoolConfig(num_blocks=4, block_size=2)
+A_POOL = PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2)
 
 
 class Leaks(ModelTarget):
@@ -105,7 +116,7 @@ class Flaky(ModelTarget):
 
     def __init__(self, config: PoolConfig) -> None:
         hidden = {Capability.USED_COUNT} if config.num_blocks % 2 else set()
-        super().__init__(config, capabilities=frozenset(Capability) - hidden)
+        super().__init__(config, capabilities=OF_MANAGERS - hidden)
 
 
 class Moody(ModelTarget):
@@ -228,7 +239,7 @@ def test_a_failure_that_does_not_come_back_is_reported_as_it_was() -> None:
 
 
 def test_what_a_target_lacks_is_not_observed() -> None:
-    capabilities = frozenset(Capability) - {Capability.CONTENTS, Capability.FORK, Capability.HOLD}
+    capabilities = OF_MANAGERS - {Capability.CONTENTS, Capability.FORK, Capability.HOLD}
     report = conform(lambda c: ModelTarget(c, capabilities=capabilities), ConformOptions(operations=3000))
     reasons = {f.family: f.reason for f in report.families if f.verdict == "not observed"}
     assert reasons == {
@@ -307,6 +318,17 @@ def test_missing_methods_are_listed_without_those_that_no_capability_asks_for() 
     assert "allocate()" in missing and "free_count()" in missing
     assert "start()" not in missing and "free_ids()" not in missing and "hold()" not in missing
     assert missing_parts(object())[:2] == ["capabilities", "hit_limit"]
+
+
+@pytest.mark.parametrize("capability", Capability)
+def test_a_capability_without_its_methods_is_refused(capability: Capability) -> None:
+    nothing = dict.fromkeys(METHODS_OF[capability])  # a name alone is no method
+    made = type("Claims", (ModelPoolTarget,), nothing)(A_POOL, capabilities=frozenset({capability}))
+    assert missing_parts(made) == [f"{name}()" for name in sorted(METHODS_OF[capability])]
+    with pytest.raises(TargetError, match=f"lacks {min(METHODS_OF[capability])}"):
+        checked_target(lambda _: made, A_POOL)
+    made.capabilities = frozenset()
+    assert not missing_parts(made)
 
 
 class Odd(ModelTarget):

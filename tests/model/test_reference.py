@@ -15,6 +15,7 @@ from kvspec.model.conformance import Capability, Context, MisuseError, PoolConfi
 from kvspec.model.generator import Kind
 from kvspec.model.pools import Pools
 from kvspec.model.reference import ModelTarget
+from kvspec.model.reference.manager import OF_MANAGERS
 
 SMALL = PoolConfig(num_blocks=5, block_size=2)
 SHOWN = (
@@ -26,7 +27,7 @@ SHOWN = (
     Capability.EVENTS,
     Capability.CONTENTS,
 )
-TAKEN = frozenset(Capability) - frozenset(SHOWN)
+TAKEN = OF_MANAGERS - frozenset(SHOWN)
 
 
 def written(target: ModelTarget, seq: str, tokens: list[int], tags: list[int]) -> None:

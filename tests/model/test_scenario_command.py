@@ -93,8 +93,9 @@ def test_what_cannot_be_observed_ends_with_3(
 ) -> None:
     from kvspec.model.conformance import Capability
     from kvspec.model.reference import ModelTarget
+    from kvspec.model.reference.manager import OF_MANAGERS
 
-    shown = frozenset(Capability) - {Capability.FREE_IDS, Capability.FREE_COUNT}
+    shown = OF_MANAGERS - {Capability.FREE_IDS, Capability.FREE_COUNT}
     monkeypatch.setattr("kvspec.cli.run_command.load_target", lambda name: lambda c: ModelTarget(c, capabilities=shown))
     assert run(["run", str(good)]) == 3
     assert "not observed: 3 in the model" in capsys.readouterr().out
