@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -253,7 +254,8 @@ class Operating(Comparing[P]):
             self._new_holders(*self.pool.requests)
             self._handles[name] = (handle, block, rank)
 
-        self._judge("hold", (seq, index, name), lambda: self.views[rank].hold(block), explain, misuse)
+        with self._in_words(misuse):
+            self._judge("hold", (seq, index, name), lambda: self.views[rank].hold(block), explain, misuse)
 
     def release(self, name: str) -> None:
         known = self._handles.get(name)
@@ -267,7 +269,19 @@ class Operating(Comparing[P]):
             self._let_go()
             self._released[name] = self._handles.pop(name)[0]
 
-        self._judge("release", (name,), lambda: self.target.release(handle), explain, misuse)
+        with self._in_words(misuse):
+            self._judge("release", (name,), lambda: self.target.release(handle), explain, misuse)
+
+    @contextmanager
+    def _in_words(self, misuse: str | None) -> Iterator[None]:
+        """Say what is wrong with a name or a place. No target knows them: it is asked for a number that does not exist
+        in their stead, and its error is about that number."""
+        try:
+            yield
+        except MisuseError as error:
+            if misuse is None or self.closed:
+                raise
+            raise MisuseError(misuse) from error
 
     @abstractmethod
     def _hold(self, rank: int, block: int, name: str) -> None:

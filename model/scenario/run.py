@@ -226,7 +226,7 @@ class OperationRun:
         return Seen(found == wanted, f"{found}", observed)
 
     def _measure(self, check: la.Check) -> tuple[int, int, bool]:
-        acceptor, target = self.acceptor, self.acceptor.target
+        acceptor = self.acceptor
         match check:
             case la.Free():
                 if acceptor.sees(Capability.FREE_IDS):
@@ -243,14 +243,14 @@ class OperationRun:
                 count = lambda view, part: len(view.cached() if seen else part.cached)  # noqa: E731
                 return check.num_keys, self._total(check.rank, count), seen
             case la.References():
-                block, rank = target.block_table(check.seq)[check.index], acceptor.rank_of(check.seq)
+                rank, block = self._block(check.seq, check.index)
                 seen = acceptor.sees(Capability.REF_COUNTS)
-                known = len(acceptor.part(rank).holders[block])
+                known = len(acceptor.part(rank).holders.get(block, ()))
                 return check.num_holders, acceptor.views[rank].ref_count(block) if seen else known, seen
             case la.Blocks():
-                return check.num_blocks, len(target.block_table(check.seq)), True
+                return check.num_blocks, len(self._table(check.seq)), True
             case la.Computed():
-                return check.num_tokens, target.num_computed(check.seq), True
+                return check.num_tokens, acceptor.target.num_computed(self._known(check.seq)), True
             case la.Singles():
                 return check.num_singles, self._units(check.rank, "free_single_blocks"), True
             case la.Slots():
@@ -263,7 +263,7 @@ class OperationRun:
         """The rank that is asked about, or all."""
         known = len(self.acceptor.views)
         if rank is not None and rank >= known:
-            raise IndexError(f"there is no rank {rank}")
+            raise MisuseError(f"there is no rank {rank}")
         return range(known) if rank is None else [rank]
 
     def _total(self, rank: int | None, count: Count) -> int:
@@ -294,15 +294,30 @@ class OperationRun:
                 return _state(acceptor, check)
 
     def _compare(self, check: la.Shared | la.Apart) -> Seen:
-        tables = []
-        for seq in (check.seq, check.other):
-            try:
-                tables.append(self.acceptor.target.block_table(seq)[check.index])
-            except (KeyError, IndexError, MisuseError) as error:
-                return Seen(False, f"{seq} has no block {check.index} ({_first_line(error)})")
-        same = tables[0] == tables[1]
-        shown = f"both have block {tables[0]}" if same else f"blocks {tables[0]} and {tables[1]}"
+        try:
+            (rank, block), (other_rank, other) = (self._block(seq, check.index) for seq in (check.seq, check.other))
+        except (KeyError, IndexError, MisuseError) as error:
+            return Seen(False, _first_line(error))
+        same = (rank, block) == (other_rank, other)
+        shown = f"both have block {block}" if same else f"blocks {block} and {other}"
+        if rank != other_rank:
+            shown = f"block {block} of rank {rank} and block {other} of rank {other_rank}"
         return Seen(same == isinstance(check, la.Shared), shown)
+
+    def _block(self, seq: str, index: int) -> tuple[int, int]:
+        """The block at a place of a table, behind its rank: each rank has blocks of the same numbers."""
+        table = self._table(seq)
+        if index not in range(len(table)):
+            raise MisuseError(f"{seq} has no block {index}")
+        return self.acceptor.rank_of(seq), int(table[index])
+
+    def _table(self, seq: str) -> Sequence[int]:
+        return self.acceptor.target.block_table(self._known(seq))
+
+    def _known(self, seq: str) -> str:
+        if seq not in self.acceptor.pool.requests:
+            raise MisuseError(f"{seq} is unknown")
+        return seq
 
 
 def _state(acceptor: PoolAcceptor, check: la.State) -> Seen:

@@ -80,8 +80,7 @@ def _shown_ranks(acceptor: AnyAcceptor) -> Iterator[str]:
         if acceptor.sees(Capability.USED_COUNT):
             yield f"used: {view.used_count()} blocks{where}"
         if acceptor.sees(Capability.CACHED_KEYS):
-            for key, block in view.cached().items():
-                yield f"cached {_name(acceptor._chains.get(key), key)} at {block}{where}"
+            yield from (f"cached {name} at {block}{where}" for name, block in _named(acceptor, view.cached()))
 
 
 def _shown_units(acceptor: AnyAcceptor) -> Iterator[str]:
@@ -92,8 +91,8 @@ def _shown_units(acceptor: AnyAcceptor) -> Iterator[str]:
         linear = acceptor.config.has_linear_state
         slots = f", free slots {_ids(target.free_state_slots(rank))}" if linear else ""
         yield f"rank {rank}: free single blocks {_ids(target.free_single_blocks(rank))}{slots}"
-        for key, slot in target.checkpoints(rank).items() if linear else ():
-            yield f"rank {rank}: checkpoint {_name(acceptor._chains.get(key), key)} in slot {slot}"
+        saved = _named(acceptor, target.checkpoints(rank)) if linear else ()
+        yield from (f"rank {rank}: checkpoint {name} in slot {slot}" for name, slot in saved)
 
 
 def _shown_sequences(acceptor: AnyAcceptor) -> Iterator[str]:
@@ -124,6 +123,13 @@ def chain_text(chain: Chain) -> str:
     parts = {f: getattr(context, f) for f in context.__struct_fields__} if context is not None else {}
     extra = [f"{name}={value}" for name, value in parts.items() if value not in (None, 0, ())]
     return f"[{' '.join(ranges(chain_tokens(chain)))}]" + (f" ({' '.join(extra)})" if extra else "")
+
+
+def _named(acceptor: AnyAcceptor, entries: Mapping[bytes, int]) -> list[tuple[str, int]]:
+    """Entries of a target by what their keys stand for, in the order of the model; keys of nothing known are last."""
+    chains = acceptor._chains
+    keys = sorted(entries, key=lambda key: (key not in chains, int(chains[key].number) if key in chains else 0, key))
+    return [(_name(chains.get(key), key), entries[key]) for key in keys]
 
 
 def _name(chain: Chain | None, key: bytes) -> str:

@@ -17,7 +17,9 @@ from kvspec.impl.target import TorchTarget
 from kvspec.model import operations as ops
 from kvspec.model.conformance import Capability, Context, PoolConfig
 from kvspec.model.operations import Operation
-from kvspec.model.reference import ModelTarget
+from kvspec.model.pools import Pools
+from kvspec.model.reference import ModelPoolTarget, ModelTarget
+from kvspec.model.reference.manager import OF_MANAGERS
 from kvspec.model.scenario import (
     Scenario,
     ScenarioError,
@@ -34,6 +36,7 @@ from kvspec.model.scenario.parse import OF_POOLS
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "scenarios.md").read_text(encoding="utf-8")
 KEYWORDS = ["start", "as", "end", "given", "expect", "event", "at", "pool", "salt", "version", "no-cache", "a-1", "x.y"]
 NUMBER = la.MAX_NUMBER
+POOLS = Pools()
 
 # -- writing and reading ----------------------------------------------------------------------------------------------
 
@@ -279,6 +282,70 @@ def test_a_check_that_fails_says_what_was_found(check: str, found: str) -> None:
     assert result.last.before and result.last.after
 
 
+UNKNOWN = """expect shared a b 0: b is unknown
+expect apart b a 0: b is unknown
+expect apart a a 5: a has no block 5
+expect blocks b 1: nothing to look at (b is unknown)
+expect computed b 1: nothing to look at (b is unknown)
+expect references b 0 1: nothing to look at (b is unknown)
+expect references a 5 1: nothing to look at (a has no block 5)
+hold b 0 as h: error: b is unknown
+hold a 5 as h: error: a has no block 5
+hold a 0 as g: error: g holds a block already
+release h: error: h holds no block"""
+"""Lines about what is not there, each with what is said of it."""
+
+
+@pytest.mark.parametrize("target", ["torch", "model"])
+@pytest.mark.parametrize("pool", ["", " single 4"], ids=["manager", "pool"])
+@pytest.mark.parametrize("line", UNKNOWN.splitlines())
+def test_what_there_is_not_is_said_by_its_name_on_every_target(line: str, pool: str, target: str) -> None:
+    begin = f"pool 6 block 4{pool}\nstart a 0..5\nallocate a 6\nhold a 0 as g\nstart b 0\nabort b\n"
+    text, _, words = line.partition(": ")
+    result = run_scenario(parse_scenario(f"{begin}{text}\n"), load_target(target), POOLS)
+    assert result.verdict == "failed" and result.last.outcome.removeprefix("found ") == words
+
+
+@pytest.mark.parametrize("target", ["torch", "model"])
+def test_blocks_of_two_ranks_are_never_shared(target: str) -> None:
+    text = "pool 6 block 4 ranks 2 single 3\n" + "".join(f"start {seq} 0\nallocate {seq} 1\n" for seq in "ab")
+    assert run_scenario(parse_scenario(f"{text}expect apart a b 0\n"), load_target(target), POOLS).passed
+    for check, found in (
+        ("shared a b 0", "block 1 of rank 0 and block 1 of rank 1"),
+        ("free 1 rank 7", "nothing to look at (there is no rank 7)"),
+    ):
+        result = run_scenario(parse_scenario(f"{text}expect {check}\n"), load_target(target), POOLS)
+        assert (result.verdict, result.last.outcome) == ("failed", f"found {found}")
+
+
+class Shuffled(ModelPoolTarget):
+    """Shows its keys and checkpoints the wrong way round."""
+
+    def cached(self, rank: int = 0) -> dict[bytes, int]:
+        return dict(reversed(super().cached(rank).items()))
+
+    def checkpoints(self, rank: int) -> dict[bytes, int]:
+        return dict(reversed(super().checkpoints(rank).items()))
+
+
+class Strange(ModelTarget):
+    """Shows keys that nobody knows."""
+
+    def cached(self) -> dict[bytes, int]:
+        return {b"\2": 9, b"\1": 8}
+
+
+def test_a_state_is_printed_in_the_order_of_the_model() -> None:
+    text = "pool 6 block 1 single 3 slots 6\nstart a 5 4 3\nallocate a 3\n"
+    text += "write a 1\nsave a\n" * 3 + "cache a\nexpect keys 9\n"
+    last = run_scenario(parse_scenario(text), Shuffled).last
+    for word in ("cached", "checkpoint"):
+        known = [line for line in last.before if word in line]
+        assert len(known) == 3 and [line for line in last.after if word in line] == known
+    strange = run("pool 6 block 1\nstart a 5\n", Strange).last
+    assert [line for line in strange.after if "key" in line] == ["cached key 01 at 8", "cached key 02 at 9"]
+
+
 def test_a_violation_passes_where_it_is_expected() -> None:
     wrong = "deallocate a\nexpect violation {}\n"
     for expected, verdict in (("usage", "passed"), ("usage/used_count", "passed"), ("usage/other", "failed")):
@@ -302,7 +369,7 @@ def test_a_run_ends_at_the_first_line_that_does_not_pass() -> None:
 
 
 def test_what_a_target_cannot_show_is_not_observed() -> None:
-    blind = frozenset(Capability) - {Capability.USED_COUNT, Capability.FREE_IDS, Capability.FREE_COUNT}
+    blind = OF_MANAGERS - {Capability.USED_COUNT, Capability.FREE_IDS, Capability.FREE_COUNT}
     blind -= {Capability.CACHED_KEYS, Capability.REF_COUNTS}
     for check in ("used 2", "free 3", "keys 0", "references a 0 1"):
         text = f"{BEGIN}expect {check}\n"
