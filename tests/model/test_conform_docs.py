@@ -1,34 +1,81 @@
-"""What docs/conform.md says: its example holds, and its tables are those of the code."""
+"""What docs/conform.md says: its examples hold, and its tables are those of the code."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
 from kvspec.model import acceptor
-from kvspec.model.conformance import METHODS_OF
+from kvspec.model.conformance import METHODS_OF, PoolTarget
 from kvspec.model.promises import CHAPTER, CHECKS, POOL_STEP_FAMILIES, PROMISES, STEP_FAMILIES, Family
 from kvspec.spec import load
 from kvspec.spec.language import Chapter
 from kvspec.spec.pool import Pool
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "conform.md").read_text(encoding="utf-8")
-EXAMPLE = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)[0]
+EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+COMMANDS = re.findall(r"\$ kvspec (conform plain:.*)", DOCS)
+SEEN = ("8 families, 7 not observed", "11 families, 7 not observed")
 
 
-def test_the_example_is_short_and_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert len(EXAMPLE.splitlines()) < 100
-    (tmp_path / "plain.py").write_text(EXAMPLE, encoding="utf-8")
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the examples of the page go, all in one file."""
     monkeypatch.chdir(tmp_path)
-    command = re.findall(r"\$ kvspec (conform plain.*)", DOCS)[0]
+    monkeypatch.delitem(sys.modules, "plain", raising=False)
+    return tmp_path / "plain.py"
+
+
+@pytest.mark.parametrize(("command", "seen"), list(zip(COMMANDS, SEEN, strict=True)), ids=("manager", "pool"))
+def test_the_examples_hold(file: Path, command: str, seen: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("\n\n".join(EXAMPLES), encoding="utf-8")
     assert run(command.split()) == Exit.HOLDS
-    assert "\nholds: 8 families, 7 not observed (sampled)\n" in capsys.readouterr().out
+    assert f"\nholds: {seen} (sampled)\n" in capsys.readouterr().out
+
+
+def test_the_examples_are_short() -> None:
+    for example, most in zip(EXAMPLES, (100, 130), strict=True):
+        assert len(example.splitlines()) < most
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "rule"),
+    [
+        ("advance(self.states.get(seq, 0), tags)", "0", "state_position/"),
+        ("max(ranks,", "min(ranks,", "progress/"),
+        ("return self.ranks.get(seq)\n", "return self.ranks.get(seq) if seq in self.units else None\n", "rank/"),
+        ("self.ranks.get(seq, max(", "(max(", "no_reuse_while_used/"),
+    ],
+)
+def test_a_mistake_in_the_pool_is_found(
+    file: Path, line: str, instead: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n\n".join(EXAMPLES)
+    assert text.count(line) == 1
+    file.write_text(text.replace(line, instead), encoding="utf-8")
+    assert run(COMMANDS[1].split()) == Exit.VIOLATED
+    assert f"VIOLATED {rule}" in capsys.readouterr().out
+
+
+def test_the_arguments_of_ranks_are_those_of_the_protocol() -> None:
+    said = DOCS[DOCS.index("- Ids and keys are those of a rank.") : DOCS.index("One that does not exist")]
+    optional, always = said.split("`rank=0`")
+    for text, default in ((optional, 0), (always, inspect.Parameter.empty)):
+        taking = {n for n, f in inspect.getmembers(PoolTarget, inspect.isfunction) if rank_of(f) is default}
+        assert set(re.findall(r"`(\w+)\(\)`", text)) == taking
+
+
+def rank_of(method: Any) -> Any:
+    """The default of its argument `rank`; None if it has no such argument."""
+    rank = inspect.signature(method).parameters.get("rank")
+    return None if rank is None else rank.default
 
 
 def test_the_tables_are_those_of_the_code() -> None:
