@@ -35,7 +35,7 @@ MAX_BUILT_IN = 1_000_000
 MAX_CELLS = 2**31
 """Blocks times tokens per block, at most: a pool of that size takes all that most machines have."""
 
-TARGET_HELP = "torch, model, or package.module:attribute: one manager. A pool of ranks is replayed with --worker."
+TARGET_HELP = "torch, model, or package.module:attribute: one manager. --worker has a pool of its own."
 
 
 WORKER_ONLY = ("divide", "slots", "interval", "trim", "ranks")
@@ -59,7 +59,7 @@ def replay(
         bool, typer.Option("--worker", help="Run a small hybrid model on the pool, and compare what it says.")
     ] = False,
     divide: Annotated[int, typer.Option(help="With --worker: lengths and the pool are so many times smaller.")] = 16,
-    slots: Annotated[int, typer.Option(help="With --worker: state slots, padding included.")] = 400,
+    slots: Annotated[int, typer.Option(help="With --worker: state slots, padding included; at least 2.")] = 400,
     interval: Annotated[int, typer.Option(help="With --worker: tokens between checkpoints, once divided.")] = 64,
     trim: Annotated[str, typer.Option(help="With --worker: contiguous or deepest.")] = "contiguous",
     ranks: Annotated[int, typer.Option(help="With --worker: data-parallel ranks, each with such a pool.")] = 1,
