@@ -6,6 +6,8 @@
 # Unset: the first Python on the PATH that is new enough. For another one: make check PYTHON=/path/to/python
 PYTHON ?=
 PYTEST_ARGS ?=
+# Tests that run side by side: auto is one for each processor; 0 runs them one after the other, in one process.
+JOBS ?= auto
 # A real request trace in the Mooncake format, replayed by make check beside the built-in workload if there is one.
 TRACE ?= $(wildcard ../shared/traces/mooncake_conversation.jsonl)
 
@@ -24,7 +26,7 @@ check: $(VENV)/.runtime
 	@$(BIN)/kvspec check $(if $(TRACE),--trace '$(TRACE)')
 
 test: lint
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.test links
 	@$(BIN)/ruff check

@@ -199,7 +199,7 @@ def _about_loop(chapter: Chapter, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _about_statement(chapter: Chapter, entry: Entry) -> Iterator[tuple[str, str]]:
-    from kvspec.spec.language.prose import render, unambiguous
+    from kvspec.spec.language.prose import render, told_apart, unambiguous
 
     names = unambiguous([*chapter.variables, *chapter.statics])
     statement = _statement(chapter, entry)
@@ -207,7 +207,7 @@ def _about_statement(chapter: Chapter, entry: Entry) -> Iterator[tuple[str, str]
     yield "line", str(statement.where)
     if statement.after is not None:
         yield "after", f"{statement.after} (in terms of the state before it)"
-    yield "formula", render(statement.term, names)
+    yield "formula", render(told_apart(statement.term), names)
     if entry.kind == "invariant":
         yield "touched", ", ".join(_touching(chapter, statement)) or "by no event"
 
@@ -292,7 +292,9 @@ def _recorded(entry: Entry) -> Iterator[tuple[str, str]]:
             yield from (("red at", killer.partition(".")[2]) for killer in stated.killers)
             if stated.bound is not None:
                 b = stated.bound
-                yield "first", f"seen broken in {b.scope}, after {b.steps} steps: {b.mutant.partition('.')[2]}"
+                mistake = b.mutant.partition(".")[2]
+                yield "first", f"seen broken in {b.scope}, after {counted(b.steps, 'step')}: {mistake}"
+                yield from (("run", step) for step in b.run)
     if met is not None:
         yield "met", f"in {met.scope}, after {counted(met.steps, 'step')}"
     if entry.kind == "event":

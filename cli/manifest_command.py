@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,8 @@ from kvspec.cli.prove_command import CHAPTERS_HELP, ProofRun
 if TYPE_CHECKING:
     from kvspec.proofs.manifest.build import Evidence
     from kvspec.proofs.manifest.compare import Finding
-    from kvspec.proofs.manifest.record import Record
+    from kvspec.proofs.manifest.record import Bound, Record
+    from kvspec.proofs.mutation.kill import Fate
 
 SHOWN = 40
 """How many changes of one chapter are shown; the rest is counted."""
@@ -55,6 +57,14 @@ def manifest(
     return run.exit(update)
 
 
+def _bound(work: tuple[str, str, list[str]]) -> Bound | None:
+    """What is found of one invariant, in a process of its own."""
+    from kvspec.cli.exploring import explored_if_inside
+    from kvspec.proofs.manifest.bounds import bound
+
+    return bound(*work, explored_if_inside)
+
+
 class ManifestRun:
     """What was seen of some chapters, and the manifest that it makes."""
 
@@ -81,15 +91,24 @@ class ManifestRun:
                 bar.advance(1, name)
 
     def _evidence(self, name: str) -> Evidence:
-        from kvspec.cli.exploring import explore_scopes, explored_if_inside
-        from kvspec.proofs.manifest.bounds import bounds
+        from kvspec.cli.exploring import explore_scopes
         from kvspec.proofs.manifest.build import Evidence
         from kvspec.proofs.manifest.scopes import SCOPES
 
         fates = self.mutation.campaign.of(name)
         outcomes = explore_scopes(name, [SCOPES], lambda outcome: None)
         results = [r for r in self.proofs.results if r.chapter == name]
-        return Evidence(results, fates, outcomes, dict(bounds(name, fates, explored_if_inside)))
+        return Evidence(results, fates, outcomes, self._bounds(name, fates))
+
+    def _bounds(self, name: str, fates: Sequence[Fate]) -> dict[str, Bound]:
+        from kvspec.proofs.manifest.bounds import mistakes
+        from kvspec.proofs.processes import spread
+        from kvspec.spec import load
+
+        work = [(name, i.name, mistakes(i.name, fates)) for i in load(name).invariants]
+        with closing(spread(_bound, work, self.jobs)) as results:
+            found = dict(results)
+        return {work[n][1]: bound for n, bound in sorted(found.items()) if bound is not None}
 
     # -- what came out -------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ def exceptions() -> Iterator[str]:
     groups = {
         "Mutants that nothing kills": reasons.alive,
         "Invariants that no exploration sees broken by a mistake": reasons.no_bound,
-        "Theorems that no mutant turns red": reasons.no_killer,
+        "Statements that no mutant turns red": reasons.no_killer,
     }
     for title, found in groups.items():
         yield f"{title}:"

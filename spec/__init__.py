@@ -30,6 +30,9 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "single_block": ("kvspec.spec.single_block", "SingleBlock"),
         "linear_state": ("kvspec.spec.linear_state", "LinearState"),
         "trim": ("kvspec.spec.trim", "Trim"),
+        "admission": ("kvspec.spec.admission", "Admission"),
+        "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
+        "pool": ("kvspec.spec.pool", "Pool"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""

@@ -420,11 +420,12 @@ class Pool(Machine):
     def starts_unplaced(self) -> Bool:
         return forall(Seq, lambda q: ~self.placed.has(q) & ~self.newcomers.has(q))
 
-    @theorem("the chosen rank has the most free blocks of those that have a single block to give", after=choose_rank)
+    @theorem("a newcomer's rank has the most free blocks of those that have a single block to give", after=choose_rank)
     def chosen_has_most(self, seq: Seq, rank: Rank) -> Bool:
         return (
             (self.rank[seq] == rank)
             & self.placed.has(seq)
+            & self.newcomers.has(seq)
             & self.has_room(rank)
             & forall(
                 Rank,
@@ -453,9 +454,22 @@ class Pool(Machine):
             ),
         )
 
-    @theorem("a newcomer's call begins on a rank that has the most free blocks", after=begin)
-    def begun_on_best(self, seq: Seq) -> Bool:
-        return self.at(seq).busy & implies(self.newcomers.has(seq), self.may_be_chosen(self.rank[seq]))
+    @theorem("a call begins as it was asked for, that of a newcomer on a rank with the most free blocks", after=begin)
+    def begun_on_best(self, seq: Seq, need: Index, known: Chain) -> Bool:
+        return (
+            self.at(seq).busy
+            & (self.at(seq).need == need)
+            & (self.at(seq).known == known)
+            & implies(self.newcomers.has(seq), self.may_be_chosen(self.rank[seq]))
+        )
+
+    @theorem("contiguous: the hits are kept up to the boundary that was chosen", after=pin_contiguous)
+    def kept_contiguous(self, seq: Seq, boundary: Index) -> Bool:
+        return self.at(seq).keep == boundary
+
+    @theorem("deepest: the hits are kept up to the boundary that was chosen", after=pin_deepest)
+    def kept_deepest(self, seq: Seq, boundary: Index) -> Bool:
+        return self.at(seq).keep == boundary
 
     @theorem("a request that has a rank can begin there between calls and steps, a newcomer as long as it is the best")
     def calls_can_begin(self) -> Bool:

@@ -34,12 +34,14 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "keys": "holders that are no sequences",
         "units": "single ids, padding included",
         "owners": "owners of single ids",
-        "slots": "recurrent-state slots, padding included",
+        "slots": "recurrent-state slots, padding included; 1 is none",
         "items": "items that stand in line",
         "stride": "blocks from one boundary that can have a checkpoint to the next",
         "names": "names of adapters, salts and images",
         "versions": "versions of an adapter",
         "digests": "different digests",
+        "requests": "callers: the first needs one block, the next two, ...",
+        "ranks": "data-parallel ranks, each with all of this",
     }
 )
 """The words of a scope, and what each counts."""
@@ -58,6 +60,9 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "single_block": "units=4,owners=2",
         "linear_state": "slots=5,seqs=2,len=1,tokens=1.2/1.3,block_size=2",
         "trim": "len=4,stride=2",
+        "admission": "blocks=3,holders=2,keys=1,requests=2",
+        "lifecycle": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=3,stride=1,pins=0",
+        "pool": "ranks=2,blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=1,stride=1,pins=0",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
@@ -66,8 +71,8 @@ long as a table can be, that share their first block if they have more than one.
 _PADDED: Final = ("blocks", "units", "slots")
 """Words that count ids of which the first, 0, belongs to nobody."""
 
-_OPTIONAL: Final = ("pins",)
-"""Words of what there need not be."""
+_LEAST: Final = {**dict.fromkeys(_PADDED, 2), "slots": 1, "pins": 0}
+"""The smallest number of each word, if it is not 1: outside holders and state slots there need not be."""
 
 _TWO: Final = "two"
 _GUIDE: Final = " of kvspec.model.exploring.scopes (see docs/writing-a-chapter.md)"
@@ -153,7 +158,7 @@ def _said(text: str, name: str, allowed: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _number(word: str, value: str) -> int:
-    least = 2 if word in _PADDED else 0 if word in _OPTIONAL else 1
+    least = _LEAST.get(word, 1)
     if not (value.isascii() and value.isdigit() and least <= int(value) <= LARGEST):
         what = f"a number of {word}, one of them padding," if word in _PADDED else "a number"
         raise ScopeError("scope", f"{word}={value}", f"{what} from {least} to {LARGEST}")
@@ -283,6 +288,8 @@ class _World:
             "Single": list(range(size("units", 0))),
             "Owner": [f"owner{n}" for n in range(size("owners", 0))],
             "StateSlot": list(range(size("slots", 0))),
+            "Request": [f"request{n}" for n in range(size("requests", 0))],
+            "Rank": [f"rank{n}" for n in range(size("ranks", 0))],
             "Item": [f"item{n}" for n in range(size("items", 0))],
         }
 
@@ -325,7 +332,7 @@ class _World:
         return self.kind(seq) == kind and name == self.names[0]
 
     def _number(self, seq: str) -> int:
-        return int(seq.removeprefix("seq"))
+        return int(seq.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
 def _parts(chain: Chain) -> frozenset[Variant]:
@@ -347,6 +354,9 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "covers": lambda w, chain, part: covers(chain, part),
     "longer": lambda w, chain, part: longer(chain, part),
     "spaced": lambda w, boundary: boundary % w.sizes["stride"] == 0 != boundary,
+    "resumable": lambda w, chain: chain.full and (chain.depth + 1) % w.sizes["stride"] == 0,
+    "linear": lambda w: w.sizes["slots"] > 1,
+    "needs": lambda w, request: 1 + w._number(request),
     "full": lambda w, chain: chain.full,
     "parent": lambda w, chain: chain.parent or NOTHING,
     "depth": lambda w, chain: chain.depth,

@@ -50,7 +50,7 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         alive: mutants that nobody killed.
         no_bound: invariants (``chapter.invariant``) that no exploration sees broken by a mistake.
-        no_killer: theorems (``chapter.theorem``) that no mutant turns red.
+        no_killer: invariants and theorems (``chapter.name``) that no mutant turns red.
     """
 
     alive: dict[str, str] = {}
@@ -182,9 +182,9 @@ def of_itself(record: Record, reasons: Accepted) -> Iterator[Finding]:
     """Statements that nothing speaks for, and mutants that nobody killed."""
     name = record.chapter
     for s in (*record.invariants, *record.theorems):
-        excused = s in record.theorems and f"{name}.{s.name}" in reasons.no_killer
+        excused = f"{name}.{s.name}" in reasons.no_killer
         if excused and s.killers:
-            yield Finding(STALE, name, f"{s.name}: a reason for a theorem that has a killer")
+            yield Finding(STALE, name, f"{s.name}: a reason for a statement that has a killer")
         lacks = [
             word
             for word, there in (("obligation", s.obligations), ("witness", s.witness), ("killer", s.killers or excused))

@@ -42,12 +42,13 @@ class Reached(msgspec.Struct, frozen=True):
     steps: int
 
 
-class Bound(msgspec.Struct, frozen=True):
-    """The smallest scope in which a mistake violates a statement: the mutant, the scope, the length of the run."""
+class Bound(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The smallest scope in which a mistake violates a statement: the mutant, the scope, and the shortest run to it."""
 
     mutant: str
     scope: str
     steps: int
+    run: tuple[str, ...] = ()
 
 
 class StatementEntry(msgspec.Struct, frozen=True, omit_defaults=True):

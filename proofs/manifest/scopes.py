@@ -31,6 +31,20 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "single_block": ("units=3,owners=2", ""),
         "linear_state": ("slots=3,seqs=1,tokens=1", "slots=4,seqs=1,tokens=1.2", "slots=4,tokens=1.2", ""),
         "trim": ("len=1,stride=1", "len=2,stride=1", "len=3,stride=2", ""),
+        "admission": ("blocks=2,holders=1", "blocks=3,requests=3"),
+        "lifecycle": (
+            "slots=1,seqs=2",
+            "slots=1,pins=1,blocks=3",
+            "slots=3,len=2,tokens=1.2,stride=2",
+            "slots=3,len=2,tokens=1.2",
+            "slots=3,seqs=2,units=3",
+        ),
+        "pool": (
+            "ranks=1,slots=1,pins=1,blocks=3",
+            "ranks=1,slots=3,len=2,tokens=1.2",
+            "slots=2,pins=1",
+            "slots=1,seqs=2",
+        ),
     }
 )
 """What ``kvspec check`` explores."""

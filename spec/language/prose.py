@@ -45,6 +45,23 @@ def unambiguous(paths: Iterable[Path]) -> Names:
     return name
 
 
+def told_apart(term: Term) -> Term:
+    """The term with other names for bound variables, wherever one of the same name is meant beside them."""
+    if term.op in T.BINDERS:
+        taken = {v.data[0] for v in term.args[0].free - set(term.data)}
+        new: dict[Term, Term] = {}
+        for v in term.data:
+            name = v.data[0]
+            while name in taken:
+                name += "′"
+            taken.add(name)
+            new[v] = v if name == v.data[0] else T.variable(name, v.sort)
+        body = told_apart(T.substitute(term.args[0], {v: n for v, n in new.items() if n is not v}))
+        return T.make(term.op, (body,), term.sort, tuple(new.values()))
+    args = tuple(map(told_apart, term.args))
+    return term if args == term.args else T.make(term.op, args, term.sort, term.data)
+
+
 def render(term: Term, names: Names = short) -> str:
     """The term in readable notation."""
     return _Writer(names).write(term, _LOOSE)

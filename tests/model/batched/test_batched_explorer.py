@@ -89,6 +89,9 @@ SCOPES = [
     ("recency", ""),
     ("single_block", "units=3"),
     ("linear_state", "slots=3,seqs=1,tokens=1"),
+    ("trim", "len=2,stride=1"),
+    ("admission", "blocks=2,holders=1"),
+    ("pool", "ranks=1,slots=1"),
 ]
 
 

@@ -22,7 +22,7 @@ def test_the_defaults_of_a_chapter_are_a_scope(name: str) -> None:
     scope = Scope.parse("", name)
     chapter = load(name)
     assert set(scope.structure.carriers) == {s.name for s in chapter.sorts.values() if s.kind in ("id", "position")}
-    assert all(scope.structure.carriers.values())
+    assert all(found for sort, found in scope.structure.carriers.items() if sort != "Pin")
     assert set(scope.structure.statics) == set(chapter.statics)
     assert all(evaluate(a.term, scope.structure, {}) for a in chapter.axioms)
     assert instances(chapter, scope.structure)
@@ -57,6 +57,21 @@ def test_chains_are_the_prefixes_of_the_tokens() -> None:
     assert [text for text, c in by_text.items() if full(c)] == ["[1 2]", "[1 2 4 5]"]
     assert (depth(by_text["[1]"]), depth(by_text["[1 2 3]"])) == (0, 1)
     assert parent(by_text["[1 2 3]"]) is by_text["[1 2]"] and parent(NOTHING) is NOTHING
+
+
+def test_a_pool_with_one_state_slot_has_no_recurrent_state() -> None:
+    linear = ("ranks", "linear")
+    assert Scope.parse("slots=1", "pool").structure.statics[linear] is False
+    pool = Scope.parse("slots=2,ranks=3,units=4,len=4,tokens=1.2.3.4,stride=2", "pool").structure
+    assert pool.statics[linear] is True
+    assert [len(pool.carriers[sort]) for sort in ("Rank", "Single", "StateSlot")] == [3, 4, 2]
+    resumable = pool.statics["ranks", "resumable"]
+    assert [repr(c) for c in pool.carriers["Chain"] if resumable(c)] == ["[1 2]", "[1 2 3 4]"]
+
+
+def test_callers_need_different_numbers_of_blocks() -> None:
+    needs = Scope.parse("requests=3", "admission").structure.statics["needs",]
+    assert [needs(f"request{n}") for n in range(3)] == [1, 2, 3]
 
 
 def test_two_chains_share_their_first_block_by_default() -> None:
