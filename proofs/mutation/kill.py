@@ -44,7 +44,8 @@ class Fate(msgspec.Struct, frozen=True, omit_defaults=True):
         verdict: killed, equivalent or alive.
         by: who killed it: proof, exploration or test.
         killer: the obligation, statement or mutant that turned red.
-        failing: every obligation that the proofs no longer hold; more than the killer, which is confirmed.
+        failing: obligations that the proofs no longer hold; more than the killer, which is confirmed. Of a mutant of an
+            event all of them, of a weakened invariant those up to the killer.
         note: what is known of one that is alive.
     """
 
