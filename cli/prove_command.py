@@ -119,7 +119,7 @@ class ProofRun:
             if not units(chapters, [pattern]):
                 _no_such_cell(pattern, chapters)
         self.units = units(chapters, only)
-        much = "cvc5" in solvers and len(self.units) > 40  # or else starting processes takes longer than the work
+        much = len(self.units) > (40 if "cvc5" in solvers else 120)  # or starting processes takes longer than the work
         self.jobs = jobs or (min(os.cpu_count() or 1, 4) if much else 1)
         self.only = bool(only)
         self.done: dict[int, list[Result]] = {}

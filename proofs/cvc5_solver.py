@@ -105,34 +105,49 @@ class Terms:
 
 
 class Cvc5Session:
-    """All problems of a group; each gets a solver of its own over shared terms."""
+    """All problems of a group, asked one after the other of one solver; more effort is made by solvers of their own."""
 
     name = "cvc5"
 
     def __init__(self, base: Iterable[Term]) -> None:
         self._terms = Terms()
         self._base = list(base)
+        self._solver = self._new(QUICK, {"full-saturate-quant": "true", "incremental": "true"})
 
-    def _check(self, refutation: Iterable[Term], limit: int, options: Mapping[str, str]) -> bool:
+    def _new(self, limit: int, options: Mapping[str, str]) -> Any:
         solver = cvc5.Solver(self._terms.manager)
         solver.setLogic("ALL")
         for name, value in {"rlimit-per": str(limit), "seed": "0", **options}.items():
             solver.setOption(name, value)
-        for term in (*self._base, *refutation):
+        self._assert(solver, self._base)
+        return solver
+
+    def _assert(self, solver: Any, terms: Iterable[Term]) -> None:
+        for term in terms:
             solver.assertFormula(self._terms.term(term))
-        return bool(solver.checkSat().isUnsat())
 
     def refutes(self, refutation: Iterable[Term]) -> bool:
         """Whether the base and these cannot hold together."""
-        return self._check(refutation, QUICK, {"full-saturate-quant": "true"})
+        self._solver.push()
+        try:
+            self._assert(self._solver, refutation)
+            return bool(self._solver.checkSat().isUnsat())
+        finally:
+            self._solver.pop()
 
     def refutes_with_effort(self, refutation: Iterable[Term]) -> bool:
-        """The same with other ways to instantiate and a higher limit."""
+        """The same from the start, with other ways to instantiate and a higher limit."""
         goal = list(refutation)
-        return any(self._check(goal, LONG, options) for options in _EFFORTS)
+        for options in _EFFORTS:
+            solver = self._new(LONG, options)
+            self._assert(solver, goal)
+            if solver.checkSat().isUnsat():
+                return True
+        return False
 
 
 _EFFORTS: tuple[Mapping[str, str], ...] = (
+    {"full-saturate-quant": "true"},
     {"enum-inst": "true"},
     {"full-saturate-quant": "true", "trigger-sel": "max"},
     {"full-saturate-quant": "true", "enum-inst-interleave": "true"},
