@@ -127,10 +127,10 @@ class StateBuffers:
         return joined(low, high)
 
     def _half(self, part: Tensor, where: Tensor, slots: Sequence[int]) -> Tags:
-        cells = part.index_select(1, where)
-        bad = (cells != cells[:1, :, :1]).any(dim=2).any(dim=0).nonzero()  # NaN differs from itself
+        cells = part.index_select(1, where).cpu().numpy()
+        bad = np.flatnonzero((cells != cells[:1, :, :1]).any(axis=(0, 2)))  # NaN differs from itself
         if len(bad):
             index = int(bad[0])
             raise ContentError(f"state slot {slots[index]} holds {cells[:, index].tolist()}: poisoned or torn")
-        found: Tags = cells[0, :, 0].cpu().numpy().astype(np.int64)
+        found: Tags = cells[0, :, 0].astype(np.int64)
         return found

@@ -14,6 +14,7 @@ from manifests import copied
 from msgspec.structs import replace
 
 from kvspec.cli.main import INTERNAL_ERROR, INTERRUPTED, run
+from kvspec.cli.mutate_command import MutationRun
 from kvspec.cli.output import Exit
 from kvspec.proofs.manifest.record import load_record, write_record
 from kvspec.proofs.mutation import campaign
@@ -83,23 +84,25 @@ def test_each_mutant_has_a_line_if_wanted(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("lenient")
-@pytest.mark.parametrize("columns", [20, 30, 40, 50, 60, 70, 80, 200])
 def test_nothing_of_the_table_is_cut_whatever_the_width(
-    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    mutate(tmp_path, "--chapter", "prefix_cache,blocks", "--again")
-    lines = capsys.readouterr().out.splitlines()
-    end = next(n for n, line in enumerate(lines) if re.match(r"\d+ mutants, ", line))
-    table = [line for line in lines[:end] if not line.startswith("alive ")]
-    shown = " ".join(" ".join(table).split())
-    assert "…" not in shown and all(len(line) <= columns for line in table)
-    for word in ("prefix_cache", "blocks", "generated", "exploration", "equivalent"):
-        assert re.search(rf"\b{word}\b", shown)
     total, alive = len(known("blocks")), sum(map(is_invariant, known("blocks")))
     wide = f"blocks {total} {total - alive} 0 0 0 {alive}"
     narrow = f"blocks: {total} generated, {total - alive} proof, 0 exploration, 0 test, 0 equivalent, {alive} alive"
-    assert (wide if columns >= 70 else narrow) in shown
+    judged = MutationRun(["prefix_cache", "blocks"], tmp_path / "notes.jsonl", again=True)
+    judged.run(1)
+    for columns in (20, 30, 40, 50, 60, 70, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        judged.show(True, False)
+        lines = capsys.readouterr().out.splitlines()
+        end = next(n for n, line in enumerate(lines) if re.match(r"\d+ mutants, ", line))
+        table = [line for line in lines[:end] if not line.startswith("alive ")]
+        shown = " ".join(" ".join(table).split())
+        assert "…" not in shown and all(len(line) <= columns for line in table)
+        for word in ("prefix_cache", "blocks", "generated", "exploration", "equivalent"):
+            assert re.search(rf"\b{word}\b", shown)
+        assert (wide if columns >= 70 else narrow) in shown
 
 
 # -- with another judge ------------------------------------------------------------------------------------------------

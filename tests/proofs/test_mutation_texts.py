@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 import pytest
 from editions import edition
@@ -183,14 +184,20 @@ def test_a_mistake_that_a_theorem_about_the_event_cannot_speak_of_is_no_text() -
 # -- the specification -------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1)
+def made_of(name: str) -> tuple[tuple[Mutant, str], ...]:
+    """The mutants of a chapter with what they say."""
+    return tuple((m, content(m)) for m in mutants(name, load(name)))
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_mutants_of_a_chapter_are_different_texts_with_different_names(name: str) -> None:
     chapter = load(name)
-    made = list(mutants(name, chapter))
-    assert made and [id for id, count in Counter(m.id for m in made).items() if count > 1] == []
-    rows = {m.row: row_content(chapter, m.row) for m in made}
+    made = made_of(name)
+    assert made and [id for id, count in Counter(m.id for m, _ in made).items() if count > 1] == []
+    rows = {row: row_content(chapter, row) for row in {m.row for m, _ in made}}
     said = Counter(rows.items())
-    said.update((m.row, content(m)) for m in made)
+    said.update((m.row, says) for m, says in made)
     assert {said for said, count in said.items() if count > 1} == set()
 
 
@@ -198,8 +205,8 @@ def test_mutants_of_a_chapter_are_different_texts_with_different_names(name: str
 def test_every_statement_is_left_out_once(name: str) -> None:
     chapter = load(name)
     made: dict[str, set[str]] = {}
-    for m in mutants(name, chapter):
-        made.setdefault(m.row, set()).add(content(m))
+    for m, says in made_of(name):
+        made.setdefault(m.row, set()).add(says)
     missing = []
     for row in (START, *chapter.event_names):
         for site in chapter.start_sites if row == START else chapter.event(row).sites:
@@ -209,9 +216,9 @@ def test_every_statement_is_left_out_once(name: str) -> None:
                 if row_content(text, row) not in {*made.get(row, ()), row_content(chapter, row)}:
                     missing.append((row, site))
     assert missing == []
-    weakened = {m.invariant for m in mutants(name, chapter) if m.operator == "true"}
+    weakened = {m.invariant for m, _ in made_of(name) if m.operator == "true"}
     assert weakened == {s.name for s in chapter.invariants}
-    forgotten = {m.change.partition(" ")[0] for m in mutants(name, chapter) if m.row == AXIOM}
+    forgotten = {m.change.partition(" ")[0] for m, _ in made_of(name) if m.row == AXIOM}
     assert forgotten == {s.name for s in chapter.axioms if "." not in s.name}
 
 
