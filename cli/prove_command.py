@@ -99,6 +99,10 @@ def _no_such_cell(pattern: str, chapters: Sequence[str]) -> NoReturn:
     fail_input(what + (f" (perhaps {' or '.join(close)})" if close else ""), where="--only", expected="EVENT/INVARIANT")
 
 
+MUCH = 500
+"""So many questions for solvers are worth the start of more processes."""
+
+
 class ProofRun:
     """The work, and what has come out of it so far."""
 
@@ -119,7 +123,7 @@ class ProofRun:
             if not units(chapters, [pattern]):
                 _no_such_cell(pattern, chapters)
         self.units = units(chapters, only)
-        much = len(self.units) > (40 if "cvc5" in solvers else 120)  # or starting processes takes longer than the work
+        much = len(solvers) * sum(len(unit.ids) for unit in self.units) > MUCH
         self.jobs = jobs or (min(os.cpu_count() or 1, 4) if much else 1)
         self.only = bool(only)
         self.done: dict[int, list[Result]] = {}
