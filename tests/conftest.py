@@ -6,6 +6,7 @@ longer, and remembers what failed.
 
 from __future__ import annotations
 
+import gc
 import os
 
 import hypothesis
@@ -29,6 +30,7 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
+gc.set_threshold(20_000, 20, 20)  # terms and chapters live long: a tenth of the time went into looking at them again
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 hypothesis.settings.load_profile(PROFILE)
 
