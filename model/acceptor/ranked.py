@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvspec.model.acceptor.resources import Resources
-from kvspec.model.conformance import PoolConfig, Target
+from kvspec.model.conformance import MisuseError, PoolConfig, Target
 from kvspec.model.executable import RankedPool
 from kvspec.model.promises import Family, Violation
 from kvspec.model.world import Chain
@@ -214,7 +214,8 @@ class PoolAcceptor(Resources):
             raise AssertionError("a fork is always an error")
 
         misuse = "there is no fork in a pool"
-        self._judge("fork", (parent, child), lambda: self.target.fork(parent, child), explain, misuse)
+        fork = getattr(self.target, "fork", _no_fork)  # a pool need not have one
+        self._judge("fork", (parent, child), lambda: fork(parent, child), explain, misuse)
 
     def truncate(self, seq: str, num_tokens: int) -> None:
         misuse = self._unknown(seq) or self._out_of_known(seq, num_tokens)
@@ -386,3 +387,7 @@ class PoolAcceptor(Resources):
 
     def _unhold(self, rank: int, block: int, name: str) -> None:
         self.pool.unhold(rank, block, name)
+
+
+def _no_fork(parent: str, child: str) -> None:
+    raise MisuseError("there is no fork in a pool")

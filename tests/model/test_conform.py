@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from kvspec.model.conform import (
     OF_POOLS,
     ConformOptions,
     ConformReport,
+    Form,
     conform,
 )
 from kvspec.model.conformance import (
@@ -329,6 +331,30 @@ def test_a_capability_without_its_methods_is_refused(capability: Capability) -> 
         checked_target(lambda _: made, A_POOL)
     made.capabilities = frozenset()
     assert not missing_parts(made)
+
+
+class Bare:
+    """A target with the methods that its capabilities ask for, and no others."""
+
+    def __init__(self, target: ModelTarget | ModelPoolTarget) -> None:
+        excused = (methods for c, methods in METHODS_OF.items() if c not in target.capabilities)
+        self._target, self._excused = target, {name for methods in excused for name in methods}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._excused:
+            raise AttributeError(name)
+        return getattr(self._target, name)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_method_that_a_target_need_not_have_is_not_asked_for(kind: Kind) -> None:
+    manager, pool = frozenset({Capability.EVENTS}), frozenset({Capability.EVENTS, Capability.POOL})
+    options = ConformOptions(operations=1500, kind=kind)
+    managers = conform(lambda config: Bare(ModelTarget(config, capabilities=manager)), options)
+    assert managers.violation is None, managers.violation
+    in_pools = msgspec.structs.replace(options, form=Form.POOLS)
+    pools = conform(lambda config: Bare(ModelPoolTarget(config, capabilities=pool)), in_pools)
+    assert pools.violation is None, pools.violation
 
 
 class Odd(ModelTarget):
