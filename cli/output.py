@@ -423,20 +423,23 @@ def on_interrupt(report: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def catchable_interrupts() -> Iterator[None]:
-    """Ctrl-C in the block is a KeyboardInterrupt that arrives.
+    """Ctrl-C in the block, or a polite request to end (SIGTERM), is a KeyboardInterrupt that arrives.
 
     Python drops an exception in a ``__del__``, ctypes makes another error of it, and an extension whose import was cut
     off cannot be imported again. So there it is raised as soon as they are left, unless Ctrl-C is pressed again.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or somebody else's
-        yield
-        return
-    signal.signal(signal.SIGINT, _Interrupt().pressed)
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    caught = [s for s, handler in usual.items() if signal.getsignal(s) == handler]  # or ignored, or somebody else's
+    interrupt = _Interrupt()
+    for number in caught:
+        signal.signal(number, interrupt.pressed)
     try:
         yield
     finally:
-        sys.setprofile(None)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if caught:
+            sys.setprofile(None)
+        for number in caught:
+            signal.signal(number, usual[number])
 
 
 _FRAGILE: Final = frozenset({"z3", "ctypes", "torch", "numpy", "weakref", "_weakrefset"})

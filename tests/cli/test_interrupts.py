@@ -137,13 +137,21 @@ def test_elsewhere_it_is_raised_at_once_and_each_time() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_who_ignores_it_still_does() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_ignores_it_still_does(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         with catchable_interrupts():
-            press()
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+
+
+def test_a_request_to_end_is_an_interruption_in_the_block_only() -> None:
+    with catchable_interrupts(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_no_solver_catches_it_itself(monkeypatch: pytest.MonkeyPatch) -> None:

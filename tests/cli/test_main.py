@@ -143,11 +143,15 @@ def test_an_interrupted_command_shows_what_it_has(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("2 of 5 done\n", "kvspec: interrupted\n")
 
 
-def test_ctrl_c_leaves_no_traceback() -> None:
+ENDING = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+
+
+@ENDING
+def test_an_ended_command_leaves_no_traceback(number: signal.Signals) -> None:
     process = start("wait")
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate()
     assert (process.returncode, err) == (INTERRUPTED, "kvspec: interrupted\n")
 
@@ -164,6 +168,17 @@ def test_ctrl_c_ends_all_processes_at_once(at_work: int) -> None:
     assert seen == ["spreading\n"] + at_work * ["at work\n"]
     assert (process.returncode, err) == (INTERRUPTED, "kvspec: interrupted\n")
     assert out.replace("at work\n", "") == "reported\n"
+
+
+@ENDING
+def test_who_ends_the_command_alone_ends_its_processes_too(number: signal.Signals) -> None:
+    process = start("spread_out", "2")
+    assert process.stdout is not None
+    seen = [process.stdout.readline() for _ in range(3)]
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert seen == ["spreading\n", "at work\n", "at work\n"]
+    assert (process.returncode, out, err) == (INTERRUPTED, "reported\n", "kvspec: interrupted\n")
 
 
 def test_a_process_that_died_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
