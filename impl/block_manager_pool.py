@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvspec.impl.block import Block, release_all
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
+from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.errors import (
     EndedSequenceError,
     ForeignHandleError,
@@ -29,6 +30,11 @@ from kvspec.model.conformance import PoolConfig
 
 CopyBlocks = Callable[[int, Items[tuple[int, int]]], None]
 """Copies whole blocks of a rank on its device, (source, target) ids each."""
+
+MANAGER_TYPES: Final[dict[str, type[BlockManagerImpl]]] = {
+    kind.__name__: kind for kind in (BlockManagerImpl, ConcurrentBlockManagerImpl)
+}
+"""The kinds of block managers that there are, by the name of their class."""
 
 
 class ManagerChoice(NamedTuple):
@@ -109,10 +115,11 @@ class BlockManagerPool(KVCacheManager):
         self._policy = POLICIES[config.trim]
 
     def _make_block_manager(self, choice: ManagerChoice, record_events: bool) -> BlockManagerImpl:
-        if choice.class_name != "BlockManagerImpl":
+        kind = MANAGER_TYPES.get(choice.class_name)
+        if kind is None:
             where, what = "BlockManagerPool", f"{choice.class_name} ({choice})"
-            raise NotBuiltError(where, f"{what} does not exist yet", "the options of BlockManagerImpl")
-        return BlockManagerImpl(
+            raise NotBuiltError(where, f"{what} does not exist yet", f"the options of {' or '.join(MANAGER_TYPES)}")
+        return kind(
             self.config.num_blocks,
             self.config.block_size,
             enable_prefix_cache=self.config.enable_prefix_cache,

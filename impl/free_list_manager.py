@@ -34,6 +34,8 @@ class FreeListManager(BlockManager):
         num_free_blocks_: live cells of the stack.
         num_used_blocks_: ids that at least one sequence holds.
         padding_block_: the handle that keeps id 0 out of circulation.
+        handle_types_: classes of the handles that are made, at full speed and in sanitizer mode.
+        record_type_: class of the records.
 
     Args:
         num_blocks: ids, padding included; at least 2.
@@ -43,6 +45,9 @@ class FreeListManager(BlockManager):
         InvalidRangeError: a size is out of range.
     """
 
+    handle_types_: tuple[type[Block], type[Block]] = (Block, TrackedBlock)
+    record_type_: type[BlockRecord] = BlockRecord
+
     def __init__(self, num_blocks: int, block_size: int, *, sanitizer: Sanitizer | None = None) -> None:
         if num_blocks < 2 or block_size < 1:
             what = f"{num_blocks} blocks of {block_size} tokens"
@@ -50,7 +55,7 @@ class FreeListManager(BlockManager):
         self.block_size_ = block_size
         self.closed_ = False
         self.sanitizer_ = sanitizer
-        self.handle_type_ = Block if sanitizer is None else TrackedBlock
+        self.handle_type_ = self.handle_types_[sanitizer is not None]
         # Filled when an id is first handed out: a large pool costs nothing before it is used.
         self._records: list[BlockRecord | None] = [None] * num_blocks
         # Low ids are on top, so that they are handed out first: short pools stay readable.
@@ -121,7 +126,7 @@ class FreeListManager(BlockManager):
         for block_id in reversed(self.free_blocks_[bottom:top]):
             record = records[block_id]
             if record is None:
-                record = records[block_id] = BlockRecord(block_id, self.block_size_, self)
+                record = records[block_id] = self.record_type_(block_id, self.block_size_, self)
             record.live_ = True
             record.ref_count_ = 1
             record.holders_ = holders
