@@ -161,11 +161,13 @@ class OperationRun:
             if is_last:
                 self.acceptor.sweep()
         except Violation as violation:
-            self.outcome, self.violation = "violation", violation
-            expected = bool(following) and isinstance(following[0], la.Violated)
+            self.violation = violation
+            if not violation.swept:  # or the call was answered before
+                self.outcome = "violation"
+            expected = _expected(la.Violated, following)
             return "passed" if expected else "violated", f"{violation.family}/{violation.rule}: {violation.what}"
         if error is not None:
-            return ("passed" if _error_expected(following) else "failed"), f"error: {error}"
+            return ("passed" if _expected(la.Error, following) else "failed"), f"error: {error}"
         return "passed", "" if self.outcome == "done" else self.outcome
 
     def _operation(self, operation: ops.Operation) -> str:
@@ -333,12 +335,13 @@ def _state(acceptor: PoolAcceptor, check: la.State) -> Seen:
     return Seen(holds, "it is" if holds else f"{pool.requests[seq].computed} tokens are computed", seen)
 
 
-def _error_expected(following: Sequence[la.Item]) -> bool:
+def _expected(kind: type[la.Check], following: Sequence[la.Item]) -> bool:
+    """Whether one of the checks of this call is of that kind."""
     for item in following:
-        if not isinstance(item, la.Check):
-            return False
-        if isinstance(item, la.Error):
+        if isinstance(item, kind):
             return True
+        if isinstance(item, la.Drained) or not isinstance(item, la.Check):  # another call
+            break
     return False
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvspec.cli.targets import load_target
 from kvspec.impl.target import TorchTarget
 from kvspec.model import operations as ops
-from kvspec.model.conformance import Capability, Context, PoolConfig
+from kvspec.model.conformance import Capability, Context, MisuseError, PoolConfig
 from kvspec.model.operations import Operation
 from kvspec.model.pools import Pools
 from kvspec.model.reference import ModelPoolTarget, ModelTarget
@@ -354,6 +354,36 @@ def test_a_violation_passes_where_it_is_expected() -> None:
     unexpected = run(f"{BEGIN}deallocate a\nexpect used 0\n", build("B13"))
     assert unexpected.verdict == "violated" and (unexpected.family, unexpected.rule) == ("usage", "used_count")
     assert any("used: 1 blocks" in line for line in unexpected.last.after)
+
+
+class Drifts(ModelTarget):
+    """Shows another count of used blocks when it is looked at once more after an error."""
+
+    wrong_calls = 0
+
+    def allocate(self, seq: str, num_tokens: int) -> bool:
+        try:
+            return super().allocate(seq, num_tokens)
+        except MisuseError:
+            self.wrong_calls = 1
+            raise
+
+    def used_count(self) -> int:
+        self.wrong_calls *= 2
+        return super().used_count() + (self.wrong_calls > 2)
+
+
+def test_a_violation_that_a_last_look_finds_stands_behind_what_the_call_said() -> None:
+    text = "pool 4 block 2\nstart a 1..2\nallocate a 9\n"
+    ends = {
+        "": "violated",
+        "expect error\n": "violated",
+        "expect violation usage/used_count\n": "passed",
+        "expect error\nexpect violation usage/used_count\n": "passed",
+        "expect granted\nexpect violation usage\n": "failed",
+    }
+    for end, verdict in ends.items():
+        assert run_scenario(parse_scenario(text + end), Drifts).verdict == verdict, end
 
 
 def test_a_drain_is_judged() -> None:
