@@ -33,6 +33,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "admission": ("kvspec.spec.admission", "Admission"),
         "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
         "pool": ("kvspec.spec.pool", "Pool"),
+        "window": ("kvspec.spec.window", "Window"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""

@@ -12,7 +12,7 @@ from contracts.terms import Function
 
 from kvspec.impl import paging, tags, trim
 from kvspec.model import workload
-from kvspec.spec import slots, strides
+from kvspec.spec import slots, strides, window
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,37 @@ TABLE: dict[Function, dict[str, tuple[str, ...]]] = {
     },
     strides.smaller: {
         "min(one, other)": ("max(one, other)", "one", "min(one, other) - (one == 4096)"),
+    },
+    window.first_visible: {
+        "position + 1 - smaller": (
+            "position - smaller",
+            "position + 2 - smaller",
+            "position + 1 - (position == 4096) - smaller",
+        ),
+        "smaller(position + 1, window)": (
+            "smaller(position, window)",
+            "smaller(position + 1, window - 1)",
+            "smaller(position + 1, 16)",
+            "window",
+        ),
+    },
+    window.released_blocks: {
+        "first_visible(num_tokens, window)": (
+            "first_visible(num_tokens + 1, window)",
+            "first_visible(num_tokens, window) + block_size - 1",
+            "first_visible(num_tokens, window) - 1",
+            "num_tokens",
+        ),
+        "window), block_size)": ("window), 16)",),
+    },
+    window.most_kept: {
+        "blocks_needed(window - 1, block_size) + 1": (
+            "blocks_needed(window - 1, block_size)",
+            "blocks_needed(window, block_size)",
+            "blocks_needed(window, block_size) + 1",
+            "blocks_needed(window - 1, 16) + 1",
+            "blocks_needed(window - 1, block_size) + 1 - (window == 4096)",
+        ),
     },
     paging.block_index: {
         "position // block_size": (
