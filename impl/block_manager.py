@@ -56,6 +56,10 @@ class BlockManager(ABC):
     def free(self, block_id: int) -> None:
         """Take an id back; called by the last release of its handles, and by nobody else."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """End of life: every later call, and use of a handle, is an error."""
+
     @property
     @abstractmethod
     def num_total_blocks(self) -> int:

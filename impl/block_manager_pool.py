@@ -8,8 +8,10 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from kvspec.impl.block import Block, release_all
+from kvspec.impl.block_manager import BlockManager
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
+from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.errors import (
     EndedSequenceError,
@@ -21,6 +23,7 @@ from kvspec.impl.errors import (
 from kvspec.impl.kv_cache_manager import KVCacheManager, StateCopy
 from kvspec.impl.linear_state import LinearStatePrefixCache
 from kvspec.impl.paging import block_index, longest_hit
+from kvspec.impl.prefix_cache import PrefixCache
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.sequence import Sequence
 from kvspec.impl.sequence_blocks import check_known, check_unmounted, enter_use, grow, publish, replace_shared
@@ -42,12 +45,12 @@ class ManagerChoice(NamedTuple):
 
     Attributes:
         enable_xtensor: pages mapped on demand, ``XTensorBlockManagerImpl``.
-        manager_types: a ``CompositeBlockManager`` over managers of these kinds.
+        manager_types: a `CompositeBlockManager` over managers of these kinds.
         enable_disagg_pd, enable_kvcache_store: a ``ConcurrentBlockManagerImpl``.
     """
 
     enable_xtensor: bool = False
-    manager_types: tuple[str, ...] = ()
+    manager_types: tuple[ManagerType, ...] = ()
     enable_disagg_pd: bool = False
     enable_kvcache_store: bool = False
 
@@ -76,12 +79,13 @@ class BlockManagerPool(KVCacheManager):
 
     Args:
         config: sizes and options; of a pool (`PoolConfig.is_pool`).
-        choice: which kind of block manager to make.
+        choice: which kind of block manager to make. A composite has blocks as its manager types say, and none of the
+            config.
         copy_blocks: copies blocks at once. Only needed where outside holders (`BlockManagerImpl.hold`) come to a
             block whose end was written and rejected.
         record_events: keep cache events for ``PrefixCache.drain_events``; without a reader they only grow.
     Raises:
-        InvalidRangeError: the config is not one of a pool.
+        InvalidRangeError: the config is not one of a pool, or wants a prefix cache of a composite, which has none.
         NotBuiltError: the kind of manager does not exist.
     """
 
@@ -100,7 +104,7 @@ class BlockManagerPool(KVCacheManager):
         self.closed_ = False
         self._copy_blocks = copy_blocks
         ranks = range(config.num_ranks)
-        self.block_managers_ = [self._make_block_manager(choice, record_events) for _ in ranks]
+        self.block_managers_: list[BlockManager] = [self._make_block_manager(choice, record_events) for _ in ranks]
         self.single_block_managers_ = [
             SingleBlockManager(config.num_single_blocks, sanitizer=self._sanitizer()) for _ in ranks
         ]
@@ -114,7 +118,9 @@ class BlockManagerPool(KVCacheManager):
         self._stride_blocks = block_index(config.stride, config.block_size)
         self._policy = POLICIES[config.trim]
 
-    def _make_block_manager(self, choice: ManagerChoice, record_events: bool) -> BlockManagerImpl:
+    def _make_block_manager(self, choice: ManagerChoice, record_events: bool) -> BlockManager:
+        if choice.class_name == "CompositeBlockManager":
+            return self._make_composite(choice.manager_types)
         kind = MANAGER_TYPES.get(choice.class_name)
         if kind is None:
             where, what = "BlockManagerPool", f"{choice.class_name} ({choice})"
@@ -127,8 +133,30 @@ class BlockManagerPool(KVCacheManager):
             record_events=record_events,
         )
 
+    def _make_composite(self, manager_types: Items[ManagerType]) -> CompositeBlockManager:
+        if self.config.enable_prefix_cache:
+            what = "enable_prefix_cache with manager_types"
+            raise InvalidRangeError("BlockManagerPool", what, "no prefix cache: a composite has none")
+        return CompositeBlockManager(manager_types, sanitize=self.config.sanitizer)
+
     def _sanitizer(self) -> Sanitizer | None:
         return Sanitizer() if self.config.sanitizer else None
+
+    def _ordinary(self, rank: int) -> BlockManagerImpl:
+        """The manager of a rank, where something is shared, copied or published: a composite does none of it."""
+        manager = self.block_managers_[rank]
+        assert isinstance(manager, BlockManagerImpl)
+        return manager
+
+    def id_managers(self, rank: int) -> list[BlockManager]:
+        """The managers that the block ids of a rank belong to: the sub-managers of a composite, or the only one."""
+        manager = self.block_managers_[rank]
+        return list(manager.sub_managers_) if isinstance(manager, CompositeBlockManager) else [manager]
+
+    def prefix_caches(self) -> list[PrefixCache]:
+        """Those that the ranks have."""
+        managers = (manager for manager in self.block_managers_ if isinstance(manager, BlockManagerImpl))
+        return [manager.prefix_cache_ for manager in managers if manager.prefix_cache_ is not None]
 
     # -- ranks (seed 5.3) --------------------------------------------------------------------------------------------
     @property
@@ -171,7 +199,7 @@ class BlockManagerPool(KVCacheManager):
         if num_tokens < sequence.computed_:
             expected = f"at least the {sequence.computed_} computed tokens"
             raise InvalidRangeError("BlockManagerPool.allocate", f"{num_tokens} tokens of a sequence", expected)
-        if sequence.kv_state_.blocks_:
+        if sequence.kv_state_.has_table:
             return self._grow(sequence, num_tokens)
         with ExitStack() as undo:
             if not self._admit(sequence, undo):
@@ -242,7 +270,7 @@ class BlockManagerPool(KVCacheManager):
         blocks = manager.allocate_shared(sequence.tokens_, sequence.keys_, limit)
         if not blocks:
             return 0
-        undo.callback(self._unmount, sequence, manager)
+        undo.callback(self._unmount, sequence, self._ordinary(rank))
         sequence.mount(blocks)
         if self.has_linear_state:
             self._trim(sequence, rank, undo)
@@ -251,7 +279,7 @@ class BlockManagerPool(KVCacheManager):
     def _trim(self, sequence: Sequence, rank: int, undo: ExitStack) -> None:
         """Give back the shared blocks behind the safe boundary, and pin the checkpoint there (seed 7.2)."""
         kept = self._safe_boundary(sequence, sequence.num_full_blocks, rank) * self._stride_blocks
-        self.block_managers_[rank].release_blocks(sequence.trim(kept))
+        self._ordinary(rank).release_blocks(sequence.trim(kept))
         if kept:
             self._pin(sequence, sequence.keys_.chain[kept - 1], rank, undo)
 
@@ -285,17 +313,19 @@ class BlockManagerPool(KVCacheManager):
     def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
         rank = sequence.dp_rank_
         assert rank is not None
+        manager = self.block_managers_[rank]
+        if isinstance(manager, CompositeBlockManager):
+            return manager.allocate_for_sequence(sequence, num_tokens)
         shared = sequence.forbidden_indices(num_tokens)
         if shared and self._copy_blocks is None:
             what = f"block {sequence.kv_state_.ids_[shared[0]]} has other holders and written cells behind the computed"
             raise SequenceStateError("BlockManagerPool.allocate", what, "a pool that was given copy_blocks")
-        return grow(self.block_managers_[rank], sequence, num_tokens, shared, self._copy_on_write)
+        return grow(self._ordinary(rank), sequence, num_tokens, shared, self._copy_on_write)
 
     def _copy_on_write(self, sequence: Sequence, indices: Items[int], blocks: list[Block]) -> None:
         rank, copy_blocks = sequence.dp_rank_, self._copy_blocks
         assert rank is not None and copy_blocks is not None
-        manager = self.block_managers_[rank]
-        replace_shared(manager, sequence, indices, blocks, lambda pairs: copy_blocks(rank, pairs))
+        replace_shared(self._ordinary(rank), sequence, indices, blocks, lambda pairs: copy_blocks(rank, pairs))
 
     # -- publication and return (seed 8) -----------------------------------------------------------------------------
     @while_open
@@ -305,8 +335,9 @@ class BlockManagerPool(KVCacheManager):
         self._publish(sequence)
 
     def _publish(self, sequence: Sequence) -> None:
-        if sequence.dp_rank_ is not None:
-            publish(self.block_managers_[sequence.dp_rank_], sequence)
+        manager = None if sequence.dp_rank_ is None else self.block_managers_[sequence.dp_rank_]
+        if isinstance(manager, BlockManagerImpl):
+            publish(manager, sequence)
 
     @while_open
     def deallocate(self, sequence: Sequence) -> None:
@@ -335,8 +366,11 @@ class BlockManagerPool(KVCacheManager):
         if rank is None:
             return
         manager = self.block_managers_[rank]
-        enter_use(manager, sequence, 0)
-        manager.deallocate(sequence.kv_state_.blocks_)
+        if isinstance(manager, CompositeBlockManager):
+            manager.deallocate_sequence(sequence)
+        elif isinstance(manager, BlockManagerImpl):
+            enter_use(manager, sequence, 0)
+            manager.deallocate(sequence.kv_state_.blocks_)
         self._deallocate_single_block(sequence, rank)
         release_all(sequence.reset())
 
@@ -379,7 +413,7 @@ class BlockManagerPool(KVCacheManager):
         elif self.has_linear_state:
             computed = self._resume_before(sequence, num_tokens, rank)
         else:
-            computed = self._unshared_before(sequence, num_tokens)
+            computed = self._resumable(sequence, num_tokens, self.block_managers_[rank])
         self._cut(sequence, num_tokens, computed)
 
     def _cut(self, sequence: Sequence, num_tokens: int, computed: int) -> None:
@@ -388,8 +422,17 @@ class BlockManagerPool(KVCacheManager):
             sequence.truncate(num_tokens)
             return
         manager = self.block_managers_[rank]
-        enter_use(manager, sequence, block_index(computed, sequence.block_size))
-        manager.release_blocks(sequence.truncate(num_tokens, computed))
+        if isinstance(manager, CompositeBlockManager):
+            manager.truncate_sequence(sequence, num_tokens, computed)
+        elif isinstance(manager, BlockManagerImpl):
+            enter_use(manager, sequence, block_index(computed, sequence.block_size))
+            manager.release_blocks(sequence.truncate(num_tokens, computed))
+
+    def _resumable(self, sequence: Sequence, num_tokens: int, manager: BlockManager) -> int:
+        """Where a sequence without a recurrent state goes on, if computed tokens behind so many are rejected."""
+        if isinstance(manager, CompositeBlockManager):
+            return manager.resumable(sequence, num_tokens)
+        return self._unshared_before(sequence, num_tokens)
 
     @staticmethod
     def _unshared_before(sequence: Sequence, num_tokens: int) -> int:
@@ -492,9 +535,8 @@ class BlockManagerPool(KVCacheManager):
     @while_open
     def reset(self) -> None:
         """Drop every key. Blocks in use stay with their sequences, and pinned checkpoints until they are restored."""
-        for manager in self.block_managers_:
-            if manager.prefix_cache_ is not None:
-                manager.prefix_cache_.reset()
+        for prefix_cache in self.prefix_caches():
+            prefix_cache.reset()
         for cache in self.linear_state_prefix_caches_:
             cache.reset()
 
@@ -524,9 +566,12 @@ class BlockManagerPool(KVCacheManager):
 
     def _is_owner(self, sequence: Sequence) -> bool:
         """Whether what the sequence has is from its rank of this pool; all that it has is from the same one."""
-        rank, single, blocks = sequence.dp_rank_, sequence.single_block_, sequence.kv_state_.blocks_
+        rank, single, state = sequence.dp_rank_, sequence.single_block_, sequence.kv_state_
         if rank is None:
-            return single is None and not blocks
-        return (single is None or single.manager is self.single_block_managers_[rank]) and (
-            not blocks or blocks[0].manager is self.block_managers_[rank]
-        )
+            return single is None and not state.has_table
+        if single is not None and single.manager is not self.single_block_managers_[rank]:
+            return False
+        manager = self.block_managers_[rank]
+        if isinstance(manager, CompositeBlockManager):
+            return manager.owns(sequence)
+        return not state.groups_ and (not state.blocks_ or state.blocks_[0].manager is manager)

@@ -39,6 +39,10 @@ class ForeignHandleError(KVCacheError):
     """A handle or block id does not belong to this manager, or not to a sequence."""
 
 
+class NoIdsError(KVCacheError):
+    """Ids were asked of, or given back to, a manager that has none of its own but those of its sub-managers."""
+
+
 class DoubleFreeError(KVCacheError):
     """An id was freed that is free already."""
 
@@ -57,6 +61,10 @@ class EndedSequenceError(KVCacheError):
 
 class SequenceStateError(KVCacheError):
     """A sequence is not where the call would need it: it waits for a restore, is being saved, or has no live slot."""
+
+
+class TransferStateError(KVCacheError):
+    """A transfer between tiers is not where the call would need it: it was not started, or has ended."""
 
 
 class InvalidTokensError(KVCacheError):

@@ -70,8 +70,9 @@ class KVCacheManager(ABC):
         """Keep the first num_tokens known tokens (rejected draft tokens).
 
         Where computed tokens go, computed falls to where the sequence can go on: with linear state to the deepest
-        checkpoint among the kept tokens, for which it then waits, or to 0; otherwise into a block that nobody
-        else holds, or to its begin. A save or restore that has begun is given up then.
+        checkpoint among the kept tokens, for which it then waits, or to 0; with windows to 0 if one has gone on behind
+        the kept tokens, which happens to confirmed ones only; otherwise into a block that nobody else holds, or to its
+        begin. A save or restore that has begun is given up then.
 
         Raises:
             InvalidRangeError: num_tokens is negative or above the known tokens.

@@ -309,7 +309,9 @@ class TorchPoolTarget(BaseTarget):
     # -- parts -------------------------------------------------------------------------------------------------------
     def _manager(self, rank: int, where: str) -> BlockManagerImpl:
         self.pool_.check_rank(rank, where)
-        return self.pool_.block_managers_[rank]
+        manager = self.pool_.block_managers_[rank]
+        assert isinstance(manager, BlockManagerImpl)
+        return manager
 
     def _caches(self, rank: int, where: str) -> list[LinearStatePrefixCache]:
         """That of the rank; none without linear state."""

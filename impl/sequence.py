@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvspec.impl.block import Block, block_ids
 from kvspec.impl.errors import InvalidRangeError, KeyMismatchError
@@ -12,7 +12,72 @@ from kvspec.impl.paging import block_index, blocks_between, blocks_needed
 from kvspec.impl.prefix_cache import NO_CONTEXT, PrefixKeys
 
 if TYPE_CHECKING:
+    from kvspec.impl.block_manager_impl import BlockManagerImpl
+    from kvspec.impl.block_transfer import BlockTransfer
     from kvspec.impl.linear_state import Checkpoint
+
+NO_BLOCK: Final = -1
+"""Stands in a table of ids where the block was released. It is no id, and every slot made of it is negative."""
+
+
+class GroupTable:
+    """The block table of a sequence in one group of a composite (seed 9.2).
+
+    A logical index means the same tokens for ever: what is released leaves a place without a block.
+
+    Attributes:
+        manager_: the sub-manager of the group, which all blocks here come from; not owned.
+        blocks_: handles in logical order; None where the block was released.
+        ids_: their physical ids as int64; `NO_BLOCK` where the block was released.
+        released_: leading places without a block. All later ones have one.
+    """
+
+    __slots__ = ("blocks_", "ids_", "manager_", "released_")
+
+    def __init__(self, manager: BlockManagerImpl) -> None:
+        self.manager_ = manager
+        self.blocks_: list[Block | None] = []
+        self.ids_ = array("q")
+        self.released_ = 0
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block of the group."""
+        return self.manager_.block_size_
+
+    @property
+    def room(self) -> int:
+        """Tokens that the table has places for."""
+        return len(self.ids_) * self.block_size
+
+    def missing(self, num_tokens: int) -> int:
+        """Blocks to be added so that there are places for so many tokens."""
+        return max(blocks_needed(num_tokens, self.block_size) - len(self.ids_), 0)
+
+    def held(self, start: int = 0, stop: int | None = None) -> list[Block]:
+        """The handles at logical indices [start, stop)."""
+        return [block for block in self.blocks_[start:stop] if block is not None]
+
+    def add_kv_blocks(self, blocks: Items[Block]) -> None:
+        """Append fresh handles at the end of the table (seed 5.2). Raises `ReleasedHandleError`."""
+        self.ids_.extend(block_ids(blocks))
+        self.blocks_.extend(blocks)
+
+    def release_before(self, index: int) -> None:
+        """The places before a logical index have no block any more; the caller gives the handles back."""
+        count = index - self.released_
+        self.blocks_[self.released_ : index] = [None] * count
+        self.ids_[self.released_ : index] = array("q", [NO_BLOCK]) * count
+        self.released_ = index
+
+    def take_from(self, num_tokens: int) -> list[Block]:
+        """Remove the places behind so many tokens; their handles, which the caller gives back."""
+        index = blocks_needed(num_tokens, self.block_size)
+        taken = self.held(index)
+        del self.blocks_[index:]
+        del self.ids_[index:]
+        self.released_ = min(self.released_, index)
+        return taken
 
 
 class KVCacheState:
@@ -22,14 +87,30 @@ class KVCacheState:
         blocks_: handles in logical order (seed 9.5).
         ids_: their physical ids as int64, so that slots of a batch are computed without visiting the handles.
         taken_: for each of them 1 if this sequence took it fresh, 0 if it was shared with it (hit, fork).
+        groups_: the tables of a sequence of a composite, by sub-manager; it has no other, and nobody else has them.
     """
 
-    __slots__ = ("blocks_", "ids_", "taken_")
+    __slots__ = ("blocks_", "groups_", "ids_", "taken_")
 
     def __init__(self) -> None:
         self.blocks_: list[Block] = []
         self.ids_ = array("q")
         self.taken_ = bytearray()
+        self.groups_: list[GroupTable] = []
+
+    @property
+    def composite_blocks_(self) -> list[list[Block | None]]:
+        """Handles of a sequence of a composite, by sub-manager and logical index (seed 9.2); None where released."""
+        return [table.blocks_ for table in self.groups_]
+
+    @property
+    def has_table(self) -> bool:
+        """Whether there is a place in it, or in that of a group."""
+        return bool(self.blocks_) or any(table.ids_ for table in self.groups_)
+
+    def handles(self) -> list[Block]:
+        """All handles, those of a composite group after group."""
+        return [*self.blocks_, *(block for table in self.groups_ for block in table.held())]
 
     def add_kv_blocks(self, blocks: Items[Block], *, taken: bool) -> None:
         """Append handles at the end of the table (seed 5.2), fresh or shared ones. Raises `ReleasedHandleError`."""
@@ -65,6 +146,7 @@ class Sequence:
         keys_: chain of prefix keys of the tokens, in the context of the sequence.
         kv_state_: the block table.
         computed_: tokens written.
+        confirmed_: those of them that no rejection takes back; blocks leave a window by them (seed 9.3).
         written_: cells from this position on have not been written since their block was taken. It is above computed_
             where draft tokens were rejected, or where a copied block brought the cells of another sequence along.
         published_: leading blocks that the prefix cache names, in cache epoch epoch_; they are skipped when the
@@ -75,17 +157,22 @@ class Sequence:
         resume_: the pinned checkpoint behind which it goes on, None if its live slot holds its state.
         restoring_: that checkpoint is being copied to the live slot.
         saving_: the checkpoint to which the live slot is being copied, None if it is not.
+        loading_: copies of blocks behind the computed tokens from the host that have not all ended, in logical order.
+        loaded_: of those that have ended whether they were complete, by logical index.
         ended_: it was deallocated or aborted.
     """
 
     __slots__ = (
         "computed_",
+        "confirmed_",
         "dp_rank_",
         "ended_",
         "epoch_",
         "keys_",
         "kv_state_",
         "linear_state_slot_",
+        "loaded_",
+        "loading_",
         "published_",
         "published_at_",
         "restoring_",
@@ -111,10 +198,13 @@ class Sequence:
     def _start_over(self) -> None:
         self.kv_state_ = KVCacheState()
         self.computed_ = 0
+        self.confirmed_ = 0
         self.written_ = 0
         self.published_ = 0
         self.published_at_ = 0
         self.epoch_ = -1
+        self.loading_: list[BlockTransfer] = []
+        self.loaded_: dict[int, bool] = {}
 
     @property
     def block_size(self) -> int:
@@ -132,9 +222,15 @@ class Sequence:
         return self.saving_ is not None
 
     @property
+    def is_loading(self) -> bool:
+        """Blocks behind the computed tokens are being copied from the host: it must not be written."""
+        return bool(self.loading_)
+
+    @property
     def room(self) -> int:
-        """Tokens that the table has cells for."""
-        return len(self.kv_state_.blocks_) * self.keys_.block_size
+        """Tokens that the table has cells for; in a composite, every table."""
+        groups = self.kv_state_.groups_
+        return min(table.room for table in groups) if groups else len(self.kv_state_.blocks_) * self.keys_.block_size
 
     @property
     def num_full_blocks(self) -> int:
@@ -171,17 +267,29 @@ class Sequence:
     def mount(self, blocks: Items[Block]) -> None:
         """Start with shared blocks whose content is that of the tokens (a hit)."""
         self.kv_state_.add_kv_blocks(blocks, taken=False)
-        self.computed_ = self.written_ = self.room
+        self.advance(self.room)
 
     def trim(self, num_blocks: int) -> list[Block]:
         """Keep the first blocks of a hit; the handles of the others, which the caller gives back."""
         trimmed = self.kv_state_.take_from(num_blocks)
-        self.computed_ = self.written_ = self.room
+        self.advance(self.room)
         return trimmed
 
-    def advance(self, stop: int) -> None:
-        """Tokens [computed, stop) are written."""
+    def advance(self, stop: int, confirmed: int | None = None) -> None:
+        """Tokens [computed, stop) are written.
+
+        Args:
+            stop: how many are computed then.
+            confirmed: how many of them are no draft that may still be rejected; None: all.
+        """
         self.computed_ = self.written_ = stop
+        self.confirmed_ = stop if confirmed is None else confirmed
+
+    def load(self, complete: int, end: int) -> None:
+        """All copies have ended: blocks up to a logical index are computed, and those up to `end` may be written."""
+        self.loading_, self.loaded_ = [], {}
+        self.advance(complete * self.block_size)
+        self.written_ = end * self.block_size
 
     def replace_shared(self, indices: Items[int], blocks: Items[Block]) -> list[Block]:
         """Put copies of blocks of the table in their place; the handles that were there."""
@@ -203,7 +311,7 @@ class Sequence:
         if child.kv_state_.ids_ != self.kv_state_.ids_:
             what = f"blocks {child.kv_state_.ids_.tolist()}"
             raise KeyMismatchError("Sequence.fork", what, f"{self.kv_state_.ids_.tolist()}")
-        child.computed_, child.written_ = self.computed_, self.written_
+        child.computed_, child.confirmed_, child.written_ = self.computed_, self.confirmed_, self.written_
         child.published_, child.published_at_, child.epoch_ = self.published_, self.published_at_, self.epoch_
         return child
 
@@ -225,14 +333,17 @@ class Sequence:
         room = num_tokens if computed is None or computed >= self.computed_ else computed
         del self.tokens_[num_tokens:]
         self.computed_ = min(self.computed_, room)
+        self.confirmed_ = min(self.confirmed_, self.computed_)
         self.keys_.truncate(block_index(num_tokens, self.block_size))
         self.published_ = min(self.published_, self.num_full_blocks)
         taken = self.kv_state_.take_from(self.blocks_for(room))
+        for table in self.kv_state_.groups_:
+            taken += table.take_from(room)
         self.written_ = min(self.written_, self.room)
         return taken
 
     def reset(self) -> list[Block]:
         """Back to nothing computed (seed 8); tokens stay known. The handles, which the caller gives back."""
-        blocks = self.kv_state_.blocks_
+        blocks = self.kv_state_.handles()
         self._start_over()
         return blocks

@@ -26,8 +26,8 @@ def check_known(sequence: Sequence, num_tokens: int, where: str) -> None:
 
 def check_unmounted(sequence: Sequence, where: str) -> None:
     """Raises `InvalidRangeError` if the sequence has blocks: a hit is where a table begins."""
-    if sequence.kv_state_.blocks_:
-        raise InvalidRangeError(where, f"a table of {len(sequence.kv_state_.blocks_)} blocks", "an empty table")
+    if sequence.kv_state_.has_table:
+        raise InvalidRangeError(where, f"a table of {len(sequence.kv_state_.handles())} blocks", "an empty table")
 
 
 def grow(manager: BlockManagerImpl, sequence: Sequence, num_tokens: int, shared: Items[int], copy: Copy) -> bool:

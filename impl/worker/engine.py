@@ -28,10 +28,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from kvspec.impl.block_manager_pool import BlockManagerPool
+from kvspec.impl.block_manager import BlockManager
+from kvspec.impl.block_manager_pool import BlockManagerPool, ManagerChoice
 from kvspec.impl.buffers import KVBuffers
+from kvspec.impl.composite_block_manager import ManagerType
 from kvspec.impl.errors import KVCacheError
-from kvspec.impl.free_list_manager import FreeListManager
 from kvspec.impl.kv_cache_manager import StateCopy
 from kvspec.impl.paging import block_index, blocks_needed
 from kvspec.impl.sanitizer import Sanitizer
@@ -108,11 +109,13 @@ class Engine:
         model: what runs.
         config: options of the engine and its pool.
     Raises:
-        ValueError: the pool has no state slots and the model has linear layers, or the other way round.
+        ValueError: the pool has no state slots and the model has linear layers, or the other way round; or so with
+            blocks and layers with a window.
     """
 
     def __init__(self, model: HybridModel, config: EngineConfig) -> None:
         check_slots(model, config.pool)
+        check_windows(model, config)
         self.model_, self.config_ = model, config
         self.manager_ = self.make_manager()
         self.memories_ = [self.make_memory() for _ in range(config.pool.num_ranks)]
@@ -124,11 +127,27 @@ class Engine:
 
     def make_manager(self) -> CountingPool:
         """The manager of the pool."""
-        return CountingPool(self.config_.pool)
+        return CountingPool(self.config_.pool, choice=self.choice)
 
     def make_memory(self) -> RankMemory:
         """The device memory of one rank."""
-        return RankMemory(self.model_, self.config_.pool)
+        return RankMemory(self.model_, self.config_.pool, self.windows)
+
+    @property
+    def windows(self) -> ManagerType | None:
+        """The blocks of a rank for layers with a window; None if there are none."""
+        config = self.config_
+        if not config.window_blocks:
+            return None
+        return ManagerType(config.window_blocks, config.window_block_size, self.model_.config.window)
+
+    @property
+    def choice(self) -> ManagerChoice:
+        """The kind of block manager: a composite of both kinds of attention if there is one with a window."""
+        if self.windows is None:
+            return ManagerChoice()
+        pool = self.config_.pool
+        return ManagerChoice(manager_types=(ManagerType(pool.num_blocks, pool.block_size), self.windows))
 
     # -- a run ---------------------------------------------------------------------------------------------------------
     def run(
@@ -160,11 +179,16 @@ class Engine:
         return Outcome(logits, [run.outputs for run in runs], self.counts_)
 
     def _check_fits(self, requests: Items[Request]) -> None:
-        pool = self.config_.pool
+        pool, windows = self.config_.pool, self.windows
         for number, request in enumerate(requests):
             if not fits(request, pool):
                 needed = blocks_needed(request.num_computed, pool.block_size)
                 raise ValueError(f"request {number}: {needed} blocks, expected at most {pool.num_blocks - 1}")
+            if windows is not None:
+                needed = window_blocks(request, windows, self.config_.chunk)
+                if needed >= windows.num_blocks:
+                    what = f"request {number}: {needed} blocks of a window"
+                    raise ValueError(f"{what}, expected at most {windows.num_blocks - 1}")
 
     def step(self, disturbances: Items[Disturbance] = ()) -> None:
         """One step; see the module."""
@@ -201,9 +225,8 @@ class Engine:
         """What happens between the schedule and the copies, when sequences wait for what was matched."""
         for kind, number in ((d.kind, d.number) for d in disturbances):
             if kind == "evict_blocks":
-                for manager in self.manager_.block_managers_:
-                    if manager.prefix_cache_ is not None:
-                        manager.prefix_cache_.evict(number)
+                for cache in self.manager_.prefix_caches():
+                    cache.evict(number)
             elif kind == "evict_states":
                 for states in self.manager_.linear_state_prefix_caches_:
                     states.evict(number)
@@ -347,7 +370,7 @@ class Engine:
                 continue
             for run, logits in zip(runs, memory.run([piece_of(run) for run in runs]), strict=True):
                 self.counts_.computed_tokens += run.stop - run.computed
-                run.sequence.advance(run.stop)
+                run.sequence.advance(run.stop, run.computed if run.drafts else None)
                 if run.stop == run.known and not run.drafts:
                     run.logits.append(logits)
 
@@ -378,10 +401,8 @@ class Engine:
     def _look(self) -> None:
         """Count what left the caches, and what the sanitizers report."""
         counts, manager = self.counts_, self.manager_
-        for blocks in manager.block_managers_:
-            if blocks.prefix_cache_ is not None:
-                events = blocks.prefix_cache_.drain_events()
-                counts.evicted_blocks += sum(event.kind == "removed" for event in events)
+        for cache in manager.prefix_caches():
+            counts.evicted_blocks += sum(event.kind == "removed" for event in cache.drain_events())
         # A checkpoint enters the table when its copy has succeeded, and leaves it by eviction only.
         counts.evicted_states = counts.saves - sum(len(c.entries_) for c in manager.linear_state_prefix_caches_)
         counts.misuse = sum(len(s.lost_handles) + len(s.double_frees) + s.padding_writes for s in self._sanitizers())
@@ -395,14 +416,16 @@ class Engine:
     def _watched(self) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
         """Sanitizers, and the memory whose ids they watch."""
         for rank, memory in enumerate(self.memories_):
-            yield from _pair(self.manager_.block_managers_[rank], memory.buffers_)
+            for ids, buffers in zip(self.manager_.id_managers(rank), memory.blocks(), strict=True):
+                yield from _pair(ids, buffers)
             if memory.states_ is not None:
                 yield from _pair(self.manager_.linear_state_prefix_caches_[rank].slots_, memory.states_)
 
     def _sanitizers(self) -> list[Sanitizer]:
         manager = self.manager_
+        blocks = [ids for rank in range(self.config_.pool.num_ranks) for ids in manager.id_managers(rank)]
         slots = [cache.slots_ for cache in manager.linear_state_prefix_caches_]
-        managers = [*manager.block_managers_, *manager.single_block_managers_, *slots]
+        managers = [*blocks, *manager.single_block_managers_, *slots]
         return [ids.sanitizer_ for ids in managers if ids.sanitizer_ is not None]
 
     def __del__(self) -> None:
@@ -413,7 +436,7 @@ class Engine:
 
 
 def _pair(
-    ids: FreeListManager, memory: KVBuffers | StateBuffers
+    ids: BlockManager, memory: KVBuffers | StateBuffers
 ) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
     if ids.sanitizer_ is not None:
         yield ids.sanitizer_, memory
@@ -427,14 +450,31 @@ def check_slots(model: HybridModel, pool: PoolConfig) -> None:
         raise ValueError(f"num_state_slots: {pool.num_state_slots}, expected 0 for a model without linear layers")
 
 
+def check_windows(model: HybridModel, config: EngineConfig) -> None:
+    """Raises `ValueError` unless there are blocks for layers with a window exactly if the model has such layers."""
+    if model.config.num_window and not config.window_blocks:
+        raise ValueError("window_blocks: 0, expected at least 2 for a model with window layers")
+    if config.window_blocks and not model.config.num_window:
+        raise ValueError(f"window_blocks: {config.window_blocks}, expected 0 for a model without window layers")
+
+
 def fits(request: Request, pool: PoolConfig) -> bool:
     """Whether a request has room in a rank of an empty pool."""
     return blocks_needed(request.num_computed, pool.block_size) < pool.num_blocks
 
 
+def window_blocks(request: Request, windows: ManagerType, chunk: int) -> int:
+    """The most blocks of a window that a request has at once: those that a chunk sees, wherever it begins."""
+    assert windows.window is not None
+    seen = chunk + windows.window - 1
+    across = blocks_needed(seen - 1, windows.block_size) + 1
+    return min(across, blocks_needed(request.num_computed, windows.block_size))
+
+
 def piece_of(run: Run) -> Piece:
     """What a scheduled request does in this step."""
-    sequence = run.sequence
+    sequence, state = run.sequence, run.sequence.kv_state_
     slot = sequence.linear_state_slot_
     tokens = sequence.tokens_[run.computed : run.stop]
-    return Piece(tokens, run.computed, sequence.kv_state_.ids_, 0 if slot is None else slot.id)
+    tables = [table.ids_ for table in state.groups_] or [state.ids_]
+    return Piece(tokens, run.computed, tables[0], 0 if slot is None else slot.id, *tables[1:])

@@ -8,15 +8,25 @@ import torch
 from torch import Tensor
 
 from kvspec.impl.buffers import KVBuffers
+from kvspec.impl.composite_block_manager import ManagerType
 from kvspec.impl.state_buffers import StateBuffers
 from kvspec.impl.worker.model import HybridModel, ModelConfig, Piece
 from kvspec.model.conformance import PoolConfig
 
 
 def make_buffers(model: HybridModel, num_blocks: int, block_size: int) -> KVBuffers:
-    """K and V for the attention layers of a model (for one layer if it has none)."""
+    """K and V for the layers of a model that see all tokens before (for one layer if it has none)."""
+    return _make_buffers(model, max(model.config.num_attention, 1), num_blocks, block_size)
+
+
+def make_windows(model: HybridModel, num_blocks: int, block_size: int) -> KVBuffers | None:
+    """K and V for the layers of a model with a window; None if it has none."""
+    layers = model.config.num_window
+    return _make_buffers(model, layers, num_blocks, block_size) if layers else None
+
+
+def _make_buffers(model: HybridModel, layers: int, num_blocks: int, block_size: int) -> KVBuffers:
     c = model.config
-    layers = max(c.num_attention, 1)
     return KVBuffers(num_blocks, block_size, layers=layers, heads=c.heads, head_dim=c.head_dim, device=model.device)
 
 
@@ -37,12 +47,14 @@ def make_states(model: HybridModel, num_slots: int) -> StateBuffers | None:
     )
 
 
-def num_bytes(config: ModelConfig, pool: PoolConfig) -> int:
+def num_bytes(config: ModelConfig, pool: PoolConfig, windows: ManagerType | None = None) -> int:
     """Bytes of K, V and states of all ranks, in float32, before anything is made."""
-    cell = 2 * max(config.num_attention, 1) * config.heads * config.head_dim
+    layer = 2 * config.heads * config.head_dim
     state = config.linear_heads * config.key_dim * config.value_dim + config.channels * config.reach
-    cells = pool.num_blocks * pool.block_size * cell
-    return 4 * pool.num_ranks * (cells + pool.num_state_slots * config.num_linear * state)
+    cells = max(config.num_attention, 1) * pool.num_blocks * pool.block_size
+    if windows is not None:
+        cells += config.num_window * windows.num_blocks * windows.block_size
+    return 4 * pool.num_ranks * (cells * layer + pool.num_state_slots * config.num_linear * state)
 
 
 class RankMemory:
@@ -51,23 +63,32 @@ class RankMemory:
     Args:
         model: what runs here.
         pool: sizes of the rank.
+        windows: sizes of the memory of layers with a window; None if there are none.
     """
 
-    def __init__(self, model: HybridModel, pool: PoolConfig) -> None:
+    def __init__(self, model: HybridModel, pool: PoolConfig, windows: ManagerType | None = None) -> None:
         self.model_ = model
         self.buffers_ = make_buffers(model, pool.num_blocks, pool.block_size)
+        self.windows_: KVBuffers | None = None
+        if windows is not None:
+            self.windows_ = make_windows(model, windows.num_blocks, windows.block_size)
         self.states_ = make_states(model, pool.num_state_slots)
         if pool.sanitizer:
             self._poison_all()
 
     def _poison_all(self) -> None:
         """Nothing was written yet, so nothing may be read."""
-        self.buffers_.storage_.fill_(torch.nan)
-        self.buffers_.guard_padding()
+        for buffers in self.blocks():
+            buffers.storage_.fill_(torch.nan)
+            buffers.guard_padding()
         if self.states_ is not None:
             self.states_.recurrent_.fill_(torch.nan)
             self.states_.convolution_.fill_(torch.nan)
             self.states_.guard_padding()
+
+    def blocks(self) -> list[KVBuffers]:
+        """K and V of each group of layers, in the order of the tables of a sequence."""
+        return [self.buffers_, *([self.windows_] if self.windows_ is not None else [])]
 
     def copy_state(self, source: int, target: int) -> None:
         """Copy the states of a slot, in all layers (checkpoint, restore)."""
@@ -92,7 +113,7 @@ class RankMemory:
             if not numbers:
                 continue
             chosen = [pieces[n] for n in numbers]
-            hidden = self.model_.forward(chosen, self.buffers_, self.states_)
+            hidden = self.model_.forward(chosen, self.buffers_, self.states_, self.windows_)
             last = torch.tensor([len(piece.tokens) for piece in chosen]).cumsum(0) - 1
             for n, row in zip(numbers, self.model_.logits(hidden[last.to(hidden.device)]).cpu(), strict=True):
                 logits[n] = row

@@ -1,6 +1,7 @@
 """`HybridModel`: softmax attention over paged K and V, and gated delta rule layers, in float32 with random weights.
 
-The model knows a sequence only through a `Piece`: some tokens, where they start, the block table and the state slot.
+Attention sees all tokens before, or a window of the last ones; the two kinds of layers have tables and memory of their
+own. The model knows a sequence only through a `Piece`: some tokens, where they start, the block tables, the state slot.
 Whatever it reads of the past comes from `KVBuffers` through the table, and from `StateBuffers` through the slot.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence as Items
 from math import sqrt
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 import torch
@@ -18,9 +19,10 @@ from torch.nn.functional import normalize, scaled_dot_product_attention, silu, s
 
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.errors import InvalidRangeError
+from kvspec.impl.paging import window as cells_of
 from kvspec.impl.worker.delta_rule import causal_convolution, gated_delta_rule
 
-LayerKind = Literal["linear", "attention"]
+LayerKind = Literal["linear", "attention", "window"]
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +32,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         vocabulary: token ids are below this.
         hidden: numbers per token between layers.
         layers: kinds of the layers, first to last.
-        heads, head_dim: of attention; head_dim is even.
+        heads, head_dim: of attention, with a window or without; head_dim is even.
+        window: tokens that a query of a layer with a window sees, its own included.
         linear_heads, key_dim, value_dim: of the gated delta rule.
         reach: tokens before a token that its convolution sees.
         seed: of the weights.
@@ -44,6 +47,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     layers: tuple[LayerKind, ...] = ("linear", "attention")
     heads: int = 2
     head_dim: int = 8
+    window: int = 6
     linear_heads: int = 2
     key_dim: int = 8
     value_dim: int = 8
@@ -51,14 +55,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: int = 0
 
     def __post_init__(self) -> None:
-        sizes = ("vocabulary", "hidden", "heads", "head_dim", "linear_heads", "key_dim", "value_dim", "reach")
+        sizes = ("vocabulary", "hidden", "heads", "head_dim", "window", "linear_heads", "key_dim", "value_dim", "reach")
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}, expected at least 1")
         if self.head_dim & 1:
             raise ValueError(f"head_dim: {self.head_dim}, expected an even number")
-        if not self.layers or not set(self.layers) <= {"linear", "attention"}:
-            raise ValueError(f"layers: {self.layers!r}, expected 'linear' and 'attention', at least one")
+        if not self.layers or not set(self.layers) <= set(get_args(LayerKind)):
+            raise ValueError(f"layers: {self.layers!r}, expected at least one of {', '.join(get_args(LayerKind))}")
 
     @property
     def channels(self) -> int:
@@ -67,8 +71,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def num_attention(self) -> int:
-        """Layers with K and V."""
+        """Layers with K and V of all tokens."""
         return self.layers.count("attention")
+
+    @property
+    def num_window(self) -> int:
+        """Layers with K and V of a window."""
+        return self.layers.count("window")
 
     @property
     def num_linear(self) -> int:
@@ -86,13 +95,71 @@ class States(Protocol):
         """``[num_slots, channels, width]`` of a layer."""
 
 
+NO_TABLE: Final = array("q")
+"""The table of a piece in layers that a model does not have."""
+
+
 class Piece(NamedTuple):
-    """What one sequence does in a step: its tokens [start, start + len(tokens)); at least one."""
+    """What one sequence does in a step: its tokens [start, start + len(tokens)); at least one.
+
+    The window table is that of the layers with a window; what no token of the piece sees needs no block there.
+    """
 
     tokens: Items[int]
     start: int
     table: array[int]
     slot: int
+    window_table: array[int] = NO_TABLE
+
+    @property
+    def stop(self) -> int:
+        """The position behind its tokens."""
+        return self.start + len(self.tokens)
+
+    def lowest(self, window: int | None) -> int:
+        """The first position that a token of it sees; all tokens before without a window."""
+        return 0 if window is None else max(0, self.start - window + 1)
+
+
+class View:
+    """What the pieces of a step see through one table each, as tensors: no cell is named that none of its tokens sees.
+
+    Args:
+        pieces: of the step.
+        tables: the table of each.
+        where: position of each place of a row, ``[B, longest]``.
+        rows: for each token its row.
+        window: tokens that a query sees, its own included; None: all.
+        device: where the tensors are to be.
+    """
+
+    def __init__(
+        self,
+        pieces: Items[Piece],
+        tables: Items[array[int]],
+        where: Tensor,
+        rows: Tensor,
+        window: int | None,
+        device: torch.device,
+    ) -> None:
+        lowest = torch.tensor([piece.lowest(window) for piece in pieces])
+        stops = torch.tensor([piece.stop for piece in pieces])
+        seen = lowest.unsqueeze(1) + torch.arange(int((stops - lowest).max()))
+        there = seen < stops.unsqueeze(1)
+        behind = where.unsqueeze(2) - seen.unsqueeze(1)
+        visible = there.unsqueeze(1) & (behind >= 0)
+        if window is not None:
+            visible &= behind < window
+        offsets = torch.tensor([0, *map(len, tables)]).cumsum(0)[:-1]
+
+        self.tables = torch.tensor([b for table in tables for b in table], dtype=torch.int64).to(device)
+        self.starts = offsets[rows].to(device)
+        """For each token, where the table of its sequence starts in `tables`."""
+        self.seen = torch.where(there, seen, -1).flatten().to(device)
+        """Positions of a sequence from the first that is seen to the end of its piece, then -1, for each row."""
+        self.seen_starts = offsets.repeat_interleave(seen.shape[1]).to(device)
+        self.visible = visible.unsqueeze(1).to(device)
+        """What each place of a row may look at, ``[B, 1, longest, positions]``."""
 
 
 class Batch:
@@ -101,16 +168,14 @@ class Batch:
     Tokens lie one after another, ``[T]``; in layers that look at the past a piece is a row, ``[B, longest]``.
     """
 
-    def __init__(self, pieces: Items[Piece], device: torch.device) -> None:
+    def __init__(self, pieces: Items[Piece], window: int | None, device: torch.device) -> None:
         lengths = torch.tensor([len(piece.tokens) for piece in pieces])
         firsts = torch.tensor([piece.start for piece in pieces])
         steps = torch.arange(int(lengths.max()))
         real = steps < lengths.unsqueeze(1)
         rows, columns = real.nonzero(as_tuple=True)
-        reach = torch.arange(int((firsts + lengths).max()))
-        seen = reach < (firsts + lengths).unsqueeze(1)
-        offsets = torch.tensor([0, *(len(piece.table) for piece in pieces)]).cumsum(0)[:-1]
-        where = firsts.unsqueeze(1) + steps
+        # A place that is filled up looks at what the last token looks at: at nothing, it would have no average.
+        where = firsts.unsqueeze(1) + torch.minimum(steps, lengths.unsqueeze(1) - 1)
 
         self.lengths = lengths.to(device)
         self.real = real.to(device)
@@ -122,14 +187,12 @@ class Batch:
         self.last = (lengths.cumsum(0) - 1).to(device)
         """The last token of each piece."""
         self.slots = torch.tensor([piece.slot for piece in pieces]).to(device)
-        self.tables = torch.tensor([b for piece in pieces for b in piece.table], dtype=torch.int64).to(device)
-        self.starts = offsets[rows].to(device)
-        """For each token, where the table of its sequence starts in `tables`."""
-        self.seen = torch.where(seen, reach, -1).flatten().to(device)
-        """Positions of a sequence up to the end of its piece, then -1, for each row."""
-        self.seen_starts = offsets.repeat_interleave(len(reach)).to(device)
-        self.visible = (seen.unsqueeze(1) & (reach <= where.unsqueeze(2))).unsqueeze(1).to(device)
-        """What each place of a row may look at, ``[B, 1, longest, positions]``."""
+        self.whole = View(pieces, [piece.table for piece in pieces], where, rows, None, device)
+        """What layers see that see all tokens before."""
+        self.window: View | None = None
+        """What layers see that see a window; None where there are none."""
+        if window is not None:
+            self.window = View(pieces, [piece.window_table for piece in pieces], where, rows, window, device)
 
     def as_rows(self, values: Tensor) -> Tensor:
         """Values ``[T, ...]`` of the tokens as ``[B, longest, ...]``, filled up with zeros."""
@@ -163,7 +226,13 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class AttentionLayer:
-    """Softmax attention with rotary positions; K and V of the past are read through the block tables."""
+    """Softmax attention with rotary positions; K and V of the past are read through the block tables.
+
+    Attributes:
+        window_: tokens that a query sees, its own included; None: all.
+    """
+
+    window_: int | None = None
 
     def __init__(self, config: ModelConfig, index: int, weights: _Weights) -> None:
         self.index_, self.heads_, self.head_dim_ = index, config.heads, config.head_dim
@@ -172,13 +241,13 @@ class AttentionLayer:
         self.output_ = weights.matrix(width, config.hidden)
         self.turns_ = 100.0 ** -torch.linspace(0, 1, config.head_dim // 2, device=self.input_.device)
 
-    def forward(self, x: Tensor, batch: Batch, buffers: KVBuffers) -> Tensor:
+    def forward(self, x: Tensor, batch: Batch, view: View, buffers: KVBuffers) -> Tensor:
         """``[T, hidden]`` to ``[T, hidden]``; stores K and V of the tokens."""
         q, k, v, gate = (x @ self.input_).chunk(4, dim=-1)
         q, k = self._turned(q, batch.positions), self._turned(k, batch.positions)
-        keys, values = self._with_past(k, v, batch, buffers)
+        keys, values = self._with_past(k, v, batch, view, buffers)
         queries = batch.as_rows(q.view(-1, self.heads_, self.head_dim_)).transpose(1, 2)
-        seen = scaled_dot_product_attention(queries, keys, values, attn_mask=batch.visible)
+        seen = scaled_dot_product_attention(queries, keys, values, attn_mask=view.visible)
         return (batch.as_tokens(seen.transpose(1, 2)).flatten(1) * gate.sigmoid()) @ self.output_
 
     def _turned(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -189,18 +258,28 @@ class AttentionLayer:
         first, second = pairs[..., 0], pairs[..., 1]
         return torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(1)
 
-    def _with_past(self, k: Tensor, v: Tensor, batch: Batch, buffers: KVBuffers) -> tuple[Tensor, Tensor]:
-        """Store K and V of the tokens; K and V of all tokens so far, ``[B, heads, positions, head_dim]``."""
+    def _with_past(
+        self, k: Tensor, v: Tensor, batch: Batch, view: View, buffers: KVBuffers
+    ) -> tuple[Tensor, Tensor]:
+        """Store K and V of the tokens; K and V of all that is seen, ``[B, heads, positions, head_dim]``."""
         size, kernels = buffers.block_size_, buffers.kernels_
-        slots = kernels.slot_ids(batch.tables, batch.starts, batch.positions, size)
+        slots = kernels.slot_ids(view.tables, view.starts, batch.positions, size)
         planes = len(buffers.cells_) // 2
         found = []
         for plane, values in ((self.index_, k), (planes + self.index_, v)):
             cells = buffers.cells_[plane : plane + 1]
             kernels.write_slots(cells, slots, values.unsqueeze(0), size)
-            past = kernels.gather(cells, batch.tables, batch.seen_starts, batch.seen, size)
+            past = kernels.gather(cells, view.tables, view.seen_starts, view.seen, size)
             found.append(past.view(len(batch.real), -1, self.heads_, self.head_dim_).transpose(1, 2))
         return found[0], found[1]
+
+
+class WindowLayer(AttentionLayer):
+    """Attention to the last tokens only (Beltagy et al., Longformer, 2020), with tables and memory of its own kind."""
+
+    def __init__(self, config: ModelConfig, index: int, weights: _Weights) -> None:
+        super().__init__(config, index, weights)
+        self.window_ = config.window
 
 
 class DeltaLayer:
@@ -261,6 +340,13 @@ class MLP:
         return (silu(gate) * value) @ self.down_
 
 
+LAYERS: Final[dict[LayerKind, type[AttentionLayer | DeltaLayer]]] = {
+    "linear": DeltaLayer,
+    "attention": AttentionLayer,
+    "window": WindowLayer,
+}
+
+
 class HybridModel:
     """Embeddings, layers, logits.
 
@@ -275,32 +361,37 @@ class HybridModel:
         weights = _Weights(config.seed, self.device)
         self.embedding_ = weights.matrix(config.vocabulary, config.hidden) * sqrt(config.vocabulary)
         self.layers_: list[tuple[AttentionLayer | DeltaLayer, MLP]] = []
-        seen = {"linear": 0, "attention": 0}
-        for kind in config.layers:
-            made = DeltaLayer if kind == "linear" else AttentionLayer
-            self.layers_.append((made(config, seen[kind], weights), MLP(config, weights)))
-            seen[kind] += 1
+        for number, kind in enumerate(config.layers):
+            made = LAYERS[kind](config, config.layers[:number].count(kind), weights)
+            self.layers_.append((made, MLP(config, weights)))
         self.head_ = weights.matrix(config.hidden, config.vocabulary)
 
     @torch.inference_mode()
-    def forward(self, pieces: Items[Piece], buffers: KVBuffers, states: States | None) -> Tensor:
+    def forward(
+        self, pieces: Items[Piece], buffers: KVBuffers, states: States | None, windows: KVBuffers | None = None
+    ) -> Tensor:
         """One step: go over the tokens of all pieces, and store what later tokens need.
 
         Args:
             pieces: at least one; no block that is written and no slot occurs in two of them.
-            buffers: of K and V, with one layer for each attention layer.
+            buffers: of K and V, with one layer for each attention layer without a window.
             states: with one layer for each linear layer; None if there are none.
+            windows: of K and V, with one layer for each layer with a window; None if there are none.
         Returns:
             What the last layer says of each token, ``[T, hidden]``, piece after piece; for `logits`.
         Raises:
-            InvalidRangeError: a piece without tokens, a token outside the vocabulary, or a table too short.
+            InvalidRangeError: a piece without tokens, a token outside the vocabulary, or a table that is too short or
+                has no block where something is seen.
         """
-        self._check(pieces, buffers.block_size_)
-        batch = Batch(pieces, self.device)
+        self._check(pieces, buffers, windows)
+        batch = Batch(pieces, self.config.window if self.config.num_window else None, self.device)
         x = self.embedding_[batch.tokens]
         for layer, mlp in self.layers_:
-            if isinstance(layer, AttentionLayer):
-                x = x + layer.forward(_norm(x), batch, buffers)
+            if isinstance(layer, WindowLayer):
+                assert batch.window is not None and windows is not None
+                x = x + layer.forward(_norm(x), batch, batch.window, windows)
+            elif isinstance(layer, AttentionLayer):
+                x = x + layer.forward(_norm(x), batch, batch.whole, buffers)
             else:
                 assert states is not None
                 x = x + layer.forward(_norm(x), batch, states)
@@ -313,12 +404,24 @@ class HybridModel:
         found: Tensor = _norm(hidden) @ self.head_
         return found
 
-    def _check(self, pieces: Items[Piece], block_size: int) -> None:
+    def _check(self, pieces: Items[Piece], buffers: KVBuffers, windows: KVBuffers | None) -> None:
         for piece in pieces:
-            stop = piece.start + len(piece.tokens)
-            if not piece.tokens or piece.start < 0 or stop > len(piece.table) * block_size:
-                what = f"tokens [{piece.start}, {stop}) over {len(piece.table)} blocks"
-                raise InvalidRangeError("HybridModel.forward", what, "at least one, and room for them")
+            if not piece.tokens or piece.start < 0:
+                what = f"tokens [{piece.start}, {piece.stop})"
+                raise InvalidRangeError("HybridModel.forward", what, "at least one, from position 0 on")
             if not 0 <= min(piece.tokens) <= max(piece.tokens) < self.config.vocabulary:
                 what = f"tokens from {min(piece.tokens)} to {max(piece.tokens)}"
                 raise InvalidRangeError("HybridModel.forward", what, f"[0, {self.config.vocabulary})")
+            self._check_table(piece, piece.table, buffers.block_size_, None)
+            if windows is not None:
+                self._check_table(piece, piece.window_table, windows.block_size_, self.config.window)
+
+    @staticmethod
+    def _check_table(piece: Piece, table: array[int], block_size: int, window: int | None) -> None:
+        lowest = piece.lowest(window)
+        if piece.stop > len(table) * block_size:
+            what = f"tokens [{piece.start}, {piece.stop}) over {len(table)} blocks"
+            raise InvalidRangeError("HybridModel.forward", what, "room for them")
+        if min(cells_of(table, lowest, piece.stop, block_size)[0]) < 1:
+            what = f"a table in which tokens of [{lowest}, {piece.stop}) have no block"
+            raise InvalidRangeError("HybridModel.forward", what, "a block wherever something is seen")

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.paging import blocks_needed
 from kvspec.impl.state_buffers import StateBuffers
-from kvspec.impl.worker.memory import make_buffers, make_states
+from kvspec.impl.worker.memory import make_buffers, make_states, make_windows
 from kvspec.impl.worker.model import HybridModel, Piece
 from kvspec.impl.worker.stream import Request
 
@@ -55,12 +55,13 @@ def _compute(model: HybridModel, requests: Items[Request]) -> list[Tensor]:
     lines = [tokens_of(request) for request in requests]
     tables, num_blocks = _tables([len(line) for line in lines])
     buffers: KVBuffers = make_buffers(model, num_blocks, BLOCK_SIZE)
+    windows: KVBuffers | None = make_windows(model, num_blocks, BLOCK_SIZE)
     states: StateBuffers | None = make_states(model, len(lines) + 1)
     rows: list[list[Tensor]] = [[] for _ in requests]
     for start in range(0, max(map(len, lines)), CHUNK):
         alive = [n for n, line in enumerate(lines) if start < len(line)]
-        pieces = [Piece(lines[n][start : start + CHUNK], start, tables[n], n + 1) for n in alive]
-        hidden = torch.split(model.forward(pieces, buffers, states), [len(piece.tokens) for piece in pieces])
+        pieces = [Piece(lines[n][start : start + CHUNK], start, tables[n], n + 1, tables[n]) for n in alive]
+        hidden = torch.split(model.forward(pieces, buffers, states, windows), [len(piece.tokens) for piece in pieces])
         for n, part in zip(alive, hidden, strict=True):
             first = max(len(requests[n].prompt) - 1 - start, 0)
             rows[n].append(model.logits(part[first:]))

@@ -72,21 +72,34 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         chunk: tokens of one request in one step, at most.
         max_running: requests that run at once, at most.
         checkpoints: save states where steps end; without them no prefix is reused by a model with linear layers.
+        window_blocks, window_block_size: blocks of each rank for layers with a window, padding included, and tokens
+            per block; 0 for a model that has none. The pool has no prefix cache then (seed 9.2).
 
     Raises:
-        ValueError: a number is below 1, or the pool has no ranks.
+        ValueError: a number is out of range, or the pool has no ranks.
     """
 
     pool: PoolConfig
     chunk: int = 64
     max_running: int = 16
     checkpoints: bool = True
+    window_blocks: int = 0
+    window_block_size: int = 0
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or self.max_running < 1:
             raise ValueError(f"chunk: {self.chunk}, max_running: {self.max_running}, expected at least 1")
         if not self.pool.is_pool:
             raise ValueError("pool: no single blocks, expected a pool with at least 2 (one is padding)")
+        if self.window_blocks or self.window_block_size:
+            self._check_windows()
+
+    def _check_windows(self) -> None:
+        if self.window_blocks < 2 or self.window_block_size < 1:
+            what = f"window_blocks: {self.window_blocks}, window_block_size: {self.window_block_size}"
+            raise ValueError(f"{what}, expected 0 and 0, or at least 2 (block 0 is padding) and 1")
+        if self.pool.enable_prefix_cache:
+            raise ValueError("window_blocks: with a prefix cache, expected a pool without")
 
 
 class Counts(msgspec.Struct):

@@ -12,6 +12,7 @@ from small_pools import by_use, done, is_empty, of_pool, of_sequence, pool_of, r
 
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.block_manager_pool import BlockManagerPool, ManagerChoice
+from kvspec.impl.composite_block_manager import ManagerType
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.errors import (
     EndedSequenceError,
@@ -108,8 +109,7 @@ def test_an_unknown_rank_is_an_error(rank: int) -> None:
 @pytest.mark.parametrize(
     ("choice", "name"),
     [
-        (ManagerChoice(enable_xtensor=True, manager_types=("full",)), "XTensorBlockManagerImpl"),
-        (ManagerChoice(manager_types=("full", "sliding"), enable_disagg_pd=True), "CompositeBlockManager"),
+        (ManagerChoice(enable_xtensor=True, manager_types=(ManagerType(4, 2),)), "XTensorBlockManagerImpl"),
     ],
 )
 def test_kinds_that_do_not_exist_are_named(choice: ManagerChoice, name: str) -> None:
