@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from kvspec.cli.errors import fail_input
 
@@ -428,7 +428,7 @@ def catchable_interrupts() -> Iterator[None]:
     Python drops an exception in a ``__del__``, ctypes makes another error of it, and an extension whose import was cut
     off cannot be imported again. So there it is raised as soon as they are left, unless Ctrl-C is pressed again.
     """
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     caught = [s for s, handler in usual.items() if signal.getsignal(s) == handler]  # or ignored, or somebody else's
     interrupt = _Interrupt()
     for number in caught:
