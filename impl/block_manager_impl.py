@@ -67,7 +67,7 @@ class BlockManagerImpl(FreeListManager):
     # -- prefix cache ------------------------------------------------------------------------------------------------
     @while_open
     def allocate_shared(
-        self, token_ids: array[int], keys: PrefixKeys | None = None, max_blocks: int | None = None
+        self, token_ids: array[int], keys: PrefixKeys | None = None, max_blocks: int | None = None, first: int = 0
     ) -> list[Block]:
         """Handles, counted as used, of the published blocks of the longest known prefix (seed 4.2).
 
@@ -75,15 +75,16 @@ class BlockManagerImpl(FreeListManager):
             token_ids: tokens of the sequence.
             keys: its chain of keys; without it the tokens stand in no context.
             max_blocks: longest hit, in blocks.
+            first: logical index of the first block that is asked for; those before it are in another tier.
         """
         cache = self.prefix_cache_
         if cache is None:
             return []
         limit = block_index(len(token_ids), self.block_size_)
         limit = limit if max_blocks is None else min(limit, max_blocks)
-        if limit <= 0:
+        if limit <= first:
             return []
-        return self._count(cache.match(token_ids, keys or PrefixKeys(self.block_size_), limit))
+        return self._count(cache.match(token_ids, keys or PrefixKeys(self.block_size_), limit, first))
 
     @while_open
     def cache(

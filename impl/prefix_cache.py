@@ -152,15 +152,21 @@ class PrefixCache:
         return events
 
     # -- look up -------------------------------------------------------------------------------------------------
-    def match(self, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[Block]:
-        """New handles of the published blocks of the longest prefix, at most max_blocks; they count as used now."""
-        found = self._find(tokens, keys, max_blocks)
+    def match(self, tokens: array[int], keys: PrefixKeys, max_blocks: int, first: int = 0) -> list[Block]:
+        """New handles of the published blocks of the longest prefix, at most max_blocks; they count as used now.
+
+        Args:
+            tokens, keys: of the sequence.
+            max_blocks: the logical index behind the last block.
+            first: that of the first; the blocks before it are somewhere else.
+        """
+        found = self._find(tokens, keys, max_blocks, first)
         if not found:
             return []
         self._matched = [(entry, entry.order) for entry in found]
         base = self._tick()
         blocks = []
-        for depth, entry in enumerate(found):
+        for depth, entry in enumerate(found, first):
             entry.order = base - depth
             entry.late = False
             blocks.append(entry.copy())
@@ -174,17 +180,18 @@ class PrefixCache:
         self._touch([(order, entry) for entry, order in self._matched])
         self._matched = []
 
-    def _find(self, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[CacheEntry]:
+    def _find(self, tokens: array[int], keys: PrefixKeys, max_blocks: int, first: int) -> list[CacheEntry]:
         size = self.block_size_
         width = size * TOKEN_BYTES
         max_blocks = min(max_blocks, block_index(len(tokens), size))
-        data = token_bytes(tokens[: max_blocks * size])
+        data = token_bytes(tokens[first * size : max_blocks * size])
+        keys.extend(tokens, min(first, max_blocks))
         chain, context, entries = keys.chain, keys.context, self.entries_
         known = len(chain)
-        parent = keys.root
+        parent = chain[first - 1] if 0 < first <= max_blocks else keys.root
         found: list[CacheEntry] = []
-        for index in range(max_blocks):
-            chunk = data[index * width : (index + 1) * width]
+        for index in range(first, max_blocks):
+            chunk = data[(index - first) * width : (index - first + 1) * width]
             if index < known:
                 key = chain[index]
             else:

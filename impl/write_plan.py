@@ -60,14 +60,16 @@ class WritePlan:
         Raises:
             InvalidRangeError: there is no room, fewer tokens are known, the sequence is there already, or a block
                 would be spoilt for its other holders.
-            SequenceStateError: the live slot is not that of the computed tokens, or is being copied.
+            SequenceStateError: the live slot is not that of the computed tokens, or is being copied, or blocks are on
+                their way from the host.
         """
         count, start = len(tags), sequence.computed_
         stop = start + count
         if stop > len(sequence.tokens_) or stop > sequence.room or seq in self._sequences:
             raise self._refusal(seq, sequence, count)
-        if sequence.resume_ is not None or sequence.saving_ is not None:
-            doing = "waits for a restore" if sequence.is_waiting else "is being saved"
+        if sequence.resume_ is not None or sequence.saving_ is not None or sequence.loading_:
+            copies = {"waits for a restore": sequence.is_waiting, "is being saved": sequence.is_saving}
+            doing = next((words for words, holds in copies.items() if holds), "is loading")
             raise SequenceStateError(self._where, f"{seq!r} {doing}", "a write after that")
         forbidden = sequence.forbidden_indices(stop)
         if forbidden:
