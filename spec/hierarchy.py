@@ -74,10 +74,8 @@ class Hierarchy(Machine):
         self.computed.clear()
         self.writing.clear()
         self.waiting.clear()
-        self.fresh.clear()
         self.offloading.clear()
         self.loading.clear()
-        self.stale.clear()
         self.asleep = false()
         self.device_new.clear()
         self.host_new.clear()
@@ -91,7 +89,6 @@ class Hierarchy(Machine):
         require(~self.placed(seq, index))
         require(self.device.blocks.free.has(block))
         self.device.allocate(block, Seat.seq_at(seq, index))
-        self.device_new.discard(block)
         self.table[seq, index] = block
         self.key[seq, index] = key
         self.fresh.discard((seq, index))
@@ -111,7 +108,6 @@ class Hierarchy(Machine):
     def write_started(self, seq: Seq, index: Index) -> None:
         """A step begins to compute the tokens of a place; nobody else has anything to do with its block."""
         require(self.open(seq, index))
-        require(self.device.blocks.holders[self.table[seq, index]].is_only(Seat.seq_at(seq, index)))
         self.writing.add((seq, index))
         self.fresh.add((seq, index))
         self.device_new.add(self.table[seq, index])
@@ -158,9 +154,7 @@ class Hierarchy(Machine):
         require(self.host.blocks.free.has(target))
         self.device.match(key, Seat.pin_of(pin))
         self.host.allocate(target, Seat.pin_of(pin))
-        self.host_new.discard(target)
-        with when(self.device_new.has(self.device.entry[key])):
-            self.host_new.add(target)
+        self.host_new.add(target)
         self.device_end[pin] = self.device.entry[key]
         self.host_end[pin] = target
         self.copied[pin] = key
@@ -190,12 +184,10 @@ class Hierarchy(Machine):
         key = self.key[seq, index]
         require(self.idle(pin))
         require(self.open(seq, index))
-        require(self.device.blocks.holders[self.table[seq, index]].is_only(Seat.seq_at(seq, index)))
         require(self.host.cached.has(key))
         self.device.share(self.table[seq, index], Seat.pin_of(pin))
         self.host.match(key, Seat.pin_of(pin))
-        with when(self.host_new.has(self.host.entry[key])):
-            self.device_new.add(self.table[seq, index])
+        self.device_new.add(self.table[seq, index])
         self.device_end[pin] = self.table[seq, index]
         self.host_end[pin] = self.host.entry[key]
         self.copied[pin] = key
@@ -290,13 +282,11 @@ class Hierarchy(Machine):
         return self.seated(self.table[seq, index], seq, index)
 
     def open(self, seq: Seq, index: Index) -> Bool:
-        """The place has a block that is still to be filled, and nobody is at it."""
-        place = seq, index
+        """The place has a block for itself that is still to be filled, and no step is at it."""
         return (
-            self.placed(seq, index)
-            & ~self.computed.has(place)
-            & ~self.writing.has(place)
-            & ~self.waiting.has(place)
+            self.device.blocks.holders[self.table[seq, index]].is_only(Seat.seq_at(seq, index))
+            & ~self.computed.has((seq, index))
+            & ~self.writing.has((seq, index))
         )
 
     def wanted(self, pin: Pin, seq: Seq, index: Index) -> Bool:
@@ -304,9 +294,7 @@ class Hierarchy(Machine):
         return self.waiting.has((seq, index)) & (self.awaits[seq, index] == pin)
 
     def stop_waiting(self, pin: Pin) -> None:
-        self.waiting.assign_where(
-            lambda seq, index: self.waiting.has((seq, index)) & (self.awaits[seq, index] != pin)
-        )
+        self.waiting.assign_where(lambda seq, index: self.waiting.has((seq, index)) & (self.awaits[seq, index] != pin))
 
     def running(self, pin: Pin) -> Bool:
         return self.offloading.has(pin) | self.loading.has(pin)
@@ -327,9 +315,7 @@ class Hierarchy(Machine):
 
     @invariant("a block is held for a place only if it stands there")
     def seated_in_table(self) -> Bool:
-        return forall(
-            Block, Seq, Index, lambda b, s, i: implies(self.seated(b, s, i), self.table[s, i] == b)
-        )
+        return forall(Block, Seq, Index, lambda b, s, i: implies(self.seated(b, s, i), self.table[s, i] == b))
 
     @invariant("a copy holds no block of the device but its end")
     def device_end_only(self) -> Bool:
@@ -445,9 +431,7 @@ class Hierarchy(Machine):
 
     @invariant("the target of a running load has no key")
     def load_unkeyed(self) -> Bool:
-        return forall(
-            Pin, Chain, lambda p, k: implies(self.loading.has(p), ~self.device.keyed(self.device_end[p], k))
-        )
+        return forall(Pin, Chain, lambda p, k: implies(self.loading.has(p), ~self.device.keyed(self.device_end[p], k)))
 
     @invariant("the target of a running load is the end of no other copy")
     def load_alone(self) -> Bool:
@@ -498,30 +482,26 @@ class Hierarchy(Machine):
 
     # -- invariants: since the last reset ----------------------------------------------------------------------------
 
-    @invariant("what a fresh place has was computed or copied since the last reset")
+    @invariant("what a fresh place has was begun since the last reset")
     def fresh_is_new(self) -> Bool:
         return forall(
             Seq,
             Index,
-            lambda s, i: implies(
-                self.placed(s, i) & self.fresh.has((s, i)), self.device_new.has(self.table[s, i])
-            ),
+            lambda s, i: implies(self.placed(s, i) & self.fresh.has((s, i)), self.device_new.has(self.table[s, i])),
         )
 
-    @invariant("a copy that is not stale copies what has come since the last reset")
+    @invariant("a copy that is not stale was begun since the last reset")
     def offload_is_new(self) -> Bool:
         return forall(
             Pin,
-            lambda p: implies(
-                self.offloading.has(p) & ~self.stale.has(p), self.host_new.has(self.host_end[p])
-            ),
+            lambda p: implies(self.offloading.has(p) & ~self.stale.has(p), self.host_new.has(self.host_end[p])),
         )
 
-    @invariant("what can be matched on the device was put there since the last reset, and since it woke")
+    @invariant("what can be matched on the device was begun there since the last reset, and since it woke")
     def device_keys_new(self) -> Bool:
         return forall(Block, Chain, lambda b, k: implies(self.device.keyed(b, k), self.device_new.has(b)))
 
-    @invariant("what can be matched on the host was put there since the last reset")
+    @invariant("what can be matched on the host was begun there since the last reset")
     def host_keys_new(self) -> Bool:
         return forall(Block, Chain, lambda b, k: implies(self.host.keyed(b, k), self.host_new.has(b)))
 
@@ -713,9 +693,7 @@ class Hierarchy(Machine):
             Index,
             lambda b, s, i: implies(
                 self.seated(b, s, i),
-                implies(
-                    self.writing.has((s, i)), possible(self.write_done)(s, i) & possible(self.write_failed)(s, i)
-                )
+                implies(self.writing.has((s, i)), possible(self.write_done)(s, i) & possible(self.write_failed)(s, i))
                 & implies(~self.writing.has((s, i)), possible(self.give_back)(s, i)),
             ),
         )
@@ -726,9 +704,7 @@ class Hierarchy(Machine):
             Pin,
             Block,
             lambda p, b: (
-                implies(
-                    self.offloading.has(p), possible(self.offload_done)(p) & possible(self.offload_failed)(p)
-                )
+                implies(self.offloading.has(p), possible(self.offload_done)(p) & possible(self.offload_failed)(p))
                 & implies(self.loading.has(p), possible(self.load_done)(p) & possible(self.load_failed)(p))
                 & implies(
                     ~self.running(p) & self.device.blocks.holders[b].has(Seat.pin_of(p)),
@@ -750,9 +726,7 @@ class Hierarchy(Machine):
                     possible(self.evict_device)(k)
                     == (
                         forall(Seq, Index, lambda s, i: ~self.seated(self.device.entry[k], s, i))
-                        & forall(
-                            Pin, lambda p: ~self.device.blocks.holders[self.device.entry[k]].has(Seat.pin_of(p))
-                        )
+                        & forall(Pin, lambda p: ~self.device.blocks.holders[self.device.entry[k]].has(Seat.pin_of(p)))
                     ),
                 )
                 & implies(
@@ -804,6 +778,7 @@ class Hierarchy(Machine):
             & forall(Pin, lambda p: ~self.running(p))
             & forall(Seq, Index, lambda s, i: ~self.placed(s, i))
             & ~self.asleep
+            & forall(Block, lambda b: ~self.device_new.has(b) & ~self.host_new.has(b))
         )
 
     @theorem("a block that is taken was free, has nothing in it, and is for these tokens", after=take)
@@ -956,7 +931,7 @@ class Hierarchy(Machine):
             )
         )
 
-    @theorem("a load that fails fills nothing: its place is open again, and no key is lost", after=load_failed)
+    @theorem("a load that fails fills nothing: its place is still to be filled, and no key is lost", after=load_failed)
     def failed_load_is_nothing(self, pin: Pin) -> Bool:
         return (
             old(self).loading.has(pin)
@@ -969,7 +944,7 @@ class Hierarchy(Machine):
                 lambda s, i: (
                     (self.computed.has((s, i)) == old(self).computed.has((s, i)))
                     & (self.waiting.has((s, i)) == (old(self).waiting.has((s, i)) & ~old(self).wanted(pin, s, i)))
-                    & implies(old(self).wanted(pin, s, i), self.open(s, i))
+                    & implies(old(self).wanted(pin, s, i), self.unfilled(s, i))
                 ),
             )
         )
@@ -1036,13 +1011,10 @@ class Hierarchy(Machine):
 
     @theorem("after the device wakes nothing can be matched there, and every block is free", after=wake)
     def awake_and_empty(self) -> Bool:
-        return (
-            ~self.asleep
-            & implies(
-                old(self).asleep,
-                forall(Chain, lambda k: ~self.device.cached.has(k))
-                & forall(Block, lambda b: implies(self.device.blocks.usable.has(b), self.device.blocks.free.has(b))),
-            )
+        return ~self.asleep & implies(
+            old(self).asleep,
+            forall(Chain, lambda k: ~self.device.cached.has(k))
+            & forall(Block, lambda b: implies(self.device.blocks.usable.has(b), self.device.blocks.free.has(b))),
         )
 
     def same_keys(self) -> Bool:
@@ -1067,9 +1039,7 @@ class Hierarchy(Machine):
 
     @witness("an offload runs whose key the host has by now")
     def a_late_offload(self) -> Bool:
-        return exists(
-            Pin, lambda p: self.offloading.has(p) & ~self.stale.has(p) & self.host.cached.has(self.copied[p])
-        )
+        return exists(Pin, lambda p: self.offloading.has(p) & ~self.stale.has(p) & self.host.cached.has(self.copied[p]))
 
     @witness("a reset has overtaken an offload")
     def a_stale_offload(self) -> Bool:
