@@ -38,6 +38,7 @@ class KVBuffers:
         block_size: tokens per block.
         layers, heads, head_dim: shape of the cells; at least 1 each.
         device: where the memory is; the kernels follow it.
+        pin_memory: lock host memory for copies to and from a CUDA device.
     Raises:
         InvalidRangeError: a size is below 1.
     """
@@ -51,12 +52,13 @@ class KVBuffers:
         heads: int = 1,
         head_dim: int = 2,
         device: torch.device | str = "cpu",
+        pin_memory: bool = False,
     ) -> None:
         shape = (2, layers, num_blocks, block_size, heads, head_dim)
         if min(shape) < 1:
             raise InvalidRangeError("KVBuffers", f"shape {shape}", "sizes of at least 1")
         self.block_size_ = block_size
-        self.storage_ = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.storage_ = torch.zeros(shape, dtype=torch.float32, device=device, pin_memory=pin_memory)
         self.cells_ = self.storage_.view(2 * layers, num_blocks * block_size, heads * head_dim)
         self.device_ = self.storage_.device
         self.kernels_: Backend = backend_for(self.device_)
@@ -115,6 +117,34 @@ class KVBuffers:
         return joined(low, high)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
+    @property
+    def num_planes(self) -> int:
+        """K and V of all layers: planes of cells that each block has."""
+        return int(self.cells_.shape[0])
+
+    def copy_from(self, source: KVBuffers, pairs: Sequence[tuple[int, int]], num_planes: int | None = None) -> None:
+        """Copy blocks from buffers of equal cells, of another tier say; (source, target) ids each.
+
+        Args:
+            source: where they are; equal but for the number of blocks and the device.
+            pairs: ids in `source`, and ids here.
+            num_planes: only the first planes; by default all.
+        Raises:
+            InvalidRangeError: the cells are of another shape.
+        """
+        planes, _, width = self.cells_.shape
+        if (planes, width, self.block_size_) != (source.num_planes, source.cells_.shape[2], source.block_size_):
+            what = f"cells {tuple(source.cells_.shape)} in blocks of {source.block_size_}"
+            raise InvalidRangeError("KVBuffers.copy_from", what, f"{planes} planes of width {width}")
+        for here, there in ((target, block) for block, target in pairs):
+            cells = source._cells_of(there)[:num_planes]
+            self._cells_of(here)[:num_planes].copy_(cells, non_blocking=True)
+
+    def _cells_of(self, block_id: int) -> Tensor:
+        """The cells of a block, ``[planes, block_size, width]``."""
+        start = block_id * self.block_size_
+        return self.cells_[:, start : start + self.block_size_]
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, target) each, in all layers (copy-on-write)."""
         if not pairs:

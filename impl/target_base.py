@@ -37,6 +37,11 @@ def operation(method: Callable[Concatenate[_T, _P], _R]) -> Callable[Concatenate
     return call
 
 
+def encoded(context: Context) -> bytes:
+    """A context as its keys need it."""
+    return encode_context(context.adapter, context.adapter_version, context.salt, context.images)
+
+
 class BaseTarget(ABC):
     """Sequences by name, over K and V in torch tensors.
 
@@ -61,8 +66,7 @@ class BaseTarget(ABC):
     def start(self, seq: str, tokens: Iterable[int], context: Context) -> None:
         """Create a sequence with its first tokens. Error if the name is in use or a token is negative."""
         self._check_new(seq, "start")
-        encoded = encode_context(context.adapter, context.adapter_version, context.salt, context.images)
-        self._sequences[seq] = Sequence(as_tokens(tokens), self._block_size, encoded)
+        self._sequences[seq] = Sequence(as_tokens(tokens), self._block_size, encoded(context))
 
     @operation
     def append(self, seq: str, tokens: Iterable[int]) -> None:
