@@ -14,7 +14,6 @@ atomic number would need a lock of its own as well: Python has none, and a free-
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
@@ -24,7 +23,7 @@ from typing import Any, TypeVar, cast
 
 from kvspec.impl.block import Block, TrackedBlock
 from kvspec.impl.block_manager_impl import BlockManagerImpl
-from kvspec.impl.prefix_cache import CacheEntry, PrefixCache, PrefixKeys
+from kvspec.impl.prefix_cache import CacheEntry, PrefixCache
 from kvspec.impl.sanitizer import Sanitizer
 
 Lock = AbstractContextManager[Any]
@@ -106,9 +105,9 @@ class ConcurrentPrefixCache(PrefixCache):
         self.lock_ = lock
         self._matches = threading.local()
 
-    def match(self, tokens: array[int], keys: PrefixKeys, max_blocks: int) -> list[Block]:
+    def match(self, *args: Any, **options: Any) -> list[Block]:
         """See `PrefixCache.match`."""
-        blocks = super().match(tokens, keys, max_blocks)
+        blocks = super().match(*args, **options)
         self._matches.last = [(entry, before, entry.order) for entry, before in self._matched] if blocks else []
         return blocks
 

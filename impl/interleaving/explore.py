@@ -1,0 +1,296 @@
+"""Every order of the steps of a small program, one run for each that matters; schedules to run again; random ones.
+
+The search goes depth first and starts each run anew. Two reductions keep it small:
+
+- *Sleep sets* (Godefroid 1996): of two orders that differ only in neighbouring steps on different objects, one is run.
+  Such orders form a class (Mazurkiewicz 1977).
+- *Known states*: where no operation is under way, the state decides what can follow (see `judge`). A state that was met
+  with the same sleep set is not continued again; the classes that follow it are counted again.
+
+Steps are operations on locks and counters. What a manager does between two of them is one with the first; a manager
+that leaves other state without a lock is tried in fewer orders than there are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from kvspec.impl.errors import InvalidRangeError
+from kvspec.impl.interleaving.judge import Run
+from kvspec.impl.interleaving.programs import Op, Program, parse
+from kvspec.impl.interleaving.steps import Factory, Step
+
+MOST_RUNS = 100_000
+"""Runs after which a search gives up."""
+
+MOST_PREEMPTIONS = 3
+"""Bound of `first_failure`: most faults need no more (Musuvathi and Qadeer 2007)."""
+
+
+class Failure(NamedTuple):
+    """A run that breaks a rule.
+
+    Attributes:
+        program: what ran.
+        violation: what was found.
+        schedule: which thread took each step.
+        steps: what it did.
+    """
+
+    program: Program
+    violation: str
+    schedule: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def kind(self) -> str:
+        """What sort of violation it is."""
+        return self.violation.partition(":")[0]
+
+    @property
+    def script(self) -> str:
+        """Program and schedule, as `replay` takes them."""
+        return f"{self.program}\nschedule: {write_schedule(self.schedule)}"
+
+    def __str__(self) -> str:
+        lines = [f"  thread {thread}: {step}" for thread, step in zip(self.schedule, self.steps, strict=True)]
+        return "\n".join([self.violation, self.script, *lines])
+
+
+@dataclass
+class Coverage:
+    """What a search went through.
+
+    Attributes:
+        runs: executions.
+        states: different states in which no operation was under way and somebody went on.
+        classes: classes of complete runs that these stand for; None if the search did not end, or was bounded.
+        failure: the first violation; the search ends there.
+    """
+
+    runs: int = 0
+    states: int = 0
+    classes: int | None = None
+    failure: Failure | None = None
+
+
+# -- schedules --------------------------------------------------------------------------------------------------------
+def write_schedule(schedule: Sequence[int]) -> str:
+    """Threads with the number of steps that each takes in a row: ``0*3 1*2``."""
+    return " ".join(f"{thread}*{len(list(steps))}" for thread, steps in groupby(schedule))
+
+
+def read_schedule(text: str) -> tuple[int, ...]:
+    """The inverse of `write_schedule`. Raises `InvalidRangeError` where a word is not ``thread*steps``."""
+    schedule: list[int] = []
+    for word in text.split():
+        thread, star, count = word.partition("*")
+        if not (star and thread.isdecimal() and count.isdecimal()):
+            raise InvalidRangeError("schedule", word, "thread*steps, such as 0*3")
+        schedule += [int(thread)] * int(count)
+    return tuple(schedule)
+
+
+def replay(script: str, factory: Factory) -> Run:
+    """Run a program by its schedule (`Failure.script`); when that is over, the first thread that can goes on.
+
+    Raises:
+        InvalidRangeError: the text cannot be read, or a thread of the schedule cannot take a step.
+    """
+    program, _, schedule = script.partition("schedule:")
+    left = iter(read_schedule(schedule))
+
+    def choose(run: Run, pending: dict[int, Step], enabled: list[int], last: int | None) -> int | None:
+        if run.is_quiet and not run.settle():
+            return None
+        thread = next(left, enabled[0])
+        if thread not in enabled:
+            where = f"schedule, step {len(run.scheduler.taken) + 1}"
+            raise InvalidRangeError(where, f"thread {thread}", f"one that can go on: {enabled}")
+        return thread
+
+    return Run(parse(program), factory, choose).execute()
+
+
+# -- all schedules ----------------------------------------------------------------------------------------------------
+@dataclass
+class _Node:
+    """A moment of the current run at which somebody was chosen.
+
+    Attributes:
+        pending: the next step of each thread.
+        sleep: threads whose step now would only give a class again.
+        options: threads still to be chosen here, the current one last.
+        preemptions: how often a thread that could go on was passed over before.
+        key: under which its classes are kept, None where an operation is under way.
+        classes: those found from here on.
+    """
+
+    pending: dict[int, Step]
+    sleep: dict[int, Step]
+    options: list[int]
+    last: int | None
+    preemptions: int
+    key: object
+    classes: int = 0
+
+    @property
+    def chosen(self) -> int:
+        return self.options[-1]
+
+    def sleep_of_child(self) -> dict[int, Step]:
+        step = self.pending[self.chosen]
+        return {thread: asleep for thread, asleep in self.sleep.items() if not asleep.depends(step)}
+
+    def preemptions_of_child(self, enabled: Sequence[int]) -> int:
+        return self.preemptions + (self.last in enabled and self.chosen != self.last)
+
+
+@dataclass
+class _Search:
+    """Depth-first search over the schedules of a program; with a bound on preemptions, without sleep sets."""
+
+    program: Program
+    factory: Factory
+    bound: int | None = None
+    most_runs: int = MOST_RUNS
+    kind: str = ""
+    coverage: Coverage = field(default_factory=Coverage)
+    path: list[_Node] = field(default_factory=list)
+    known: dict[object, int] = field(default_factory=dict)
+    met: set[object] = field(default_factory=set)
+    depth: int = 0
+    leaf: int = 0
+
+    def search(self) -> Coverage:
+        coverage = self.coverage
+        while coverage.runs < self.most_runs:
+            self.depth, self.leaf = 0, 0
+            run = Run(self.program, self.factory, self._choose).execute()
+            coverage.runs += 1
+            if run.violation is not None and run.violation.startswith(self.kind):
+                coverage.failure = _failure(self.program, run)
+                break
+            if not self._backtrack(1 if run.is_complete else self.leaf):
+                break
+        coverage.states = len(self.met)
+        return coverage
+
+    def _choose(self, run: Run, pending: dict[int, Step], enabled: list[int], last: int | None) -> int | None:
+        if run.is_quiet and not run.settle():
+            return None
+        if self.depth == len(self.path) and not self._open(run, pending, enabled, last):
+            return None
+        self.depth += 1
+        return self.path[self.depth - 1].chosen
+
+    def _open(self, run: Run, pending: dict[int, Step], enabled: list[int], last: int | None) -> bool:
+        """A new moment; False if there is no need to go on from it."""
+        parent = self.path[-1] if self.path else None
+        sleep = parent.sleep_of_child() if parent and self.bound is None else {}
+        spent = parent.preemptions_of_child(list(parent.pending)) if parent else 0
+        key = None
+        if run.is_quiet:
+            state = run.state()
+            self.met.add(state)
+            key = (state, frozenset(sleep)) if self.bound is None else (state, spent, last)
+            if key in self.known:
+                self.leaf = self.known[key]
+                return False
+        options = self._options([thread for thread in enabled if thread not in sleep], last, spent)
+        if options:
+            self.path.append(_Node(dict(pending), sleep, options, last, spent, key))
+        return bool(options)
+
+    def _options(self, awake: list[int], last: int | None, spent: int) -> list[int]:
+        """In the order of choice from the end: who ran last goes on first."""
+        if last not in awake:
+            return awake[::-1]
+        if self.bound is not None and spent >= self.bound:
+            return [last]
+        return [*(thread for thread in reversed(awake) if thread != last), last]
+
+    def _backtrack(self, classes: int) -> bool:
+        """Count what was found, and go to the next choice that is left; False if there is none."""
+        while self.path:
+            node = self.path[-1]
+            node.classes += classes
+            chosen = node.options.pop()
+            node.sleep[chosen] = node.pending[chosen]
+            if node.options:
+                return True
+            self.path.pop()
+            classes = node.classes
+            if node.key is not None:
+                self.known[node.key] = classes
+        if self.bound is None:
+            self.coverage.classes = classes
+        return False
+
+
+def explore(program: Program, factory: Factory, most_runs: int = MOST_RUNS) -> Coverage:
+    """Run a program in all orders of its steps, up to the first violation or so many runs."""
+    return _Search(program, factory, most_runs=most_runs).search()
+
+
+def first_failure(
+    program: Program, factory: Factory, kind: str = "", preemptions: int = MOST_PREEMPTIONS
+) -> Failure | None:
+    """A violation with as few preemptions as possible, None if so many give none.
+
+    Args:
+        kind: how the violation begins, such as "lost id"; a run with another one is not followed further.
+    """
+    for bound in range(preemptions + 1):
+        failure = _Search(program, factory, bound, kind=kind).search().failure
+        if failure is not None:
+            return failure
+    return None
+
+
+def shrink(failure: Failure, factory: Factory) -> Failure:
+    """The same kind of violation by a program of which no operation can be left out."""
+    for program in _shorter(failure.program):
+        shorter = first_failure(program, factory, failure.kind)
+        if shorter is not None:
+            return shrink(shorter, factory)
+    return failure
+
+
+def _shorter(program: Program) -> Iterator[Program]:
+    for index, ops in enumerate(program.threads):
+        rest = program.threads[:index], program.threads[index + 1 :]
+        if len(program.threads) > 1:
+            yield program._replace(threads=(*rest[0], *rest[1]))
+        for shorter in _without_one(ops):
+            yield program._replace(threads=(*rest[0], shorter, *rest[1]))
+    for setup in _without_one(program.setup):
+        yield program._replace(setup=setup)
+
+
+def _without_one(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
+    return ((*ops[:index], *ops[index + 1 :]) for index in range(len(ops)))
+
+
+def _failure(program: Program, run: Run) -> Failure:
+    assert run.violation is not None
+    taken = run.scheduler.taken
+    return Failure(program, run.violation, tuple(t for t, _ in taken), tuple(s for _, s in taken))
+
+
+# -- random schedules -------------------------------------------------------------------------------------------------
+def random_run(program: Program, factory: Factory, seed: int) -> Failure | None:
+    """Run a program once, by a schedule that the seed decides; its violation, None if there is none."""
+    draw = random.Random(seed)
+
+    def choose(run: Run, pending: dict[int, Step], enabled: list[int], last: int | None) -> int | None:
+        if run.is_quiet and not run.settle():
+            return None
+        return draw.choice(enabled)
+
+    run = Run(program, factory, choose).execute()
+    return None if run.violation is None else _failure(program, run)

@@ -1,0 +1,116 @@
+"""Every interleaving of small programs is a serial one; mistakes are found, shrunk, and can be run again."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from faulty.concurrent_twins import CONCURRENT_FAULTS, ConcurrentFault
+
+from kvspec.impl.interleaving.explore import explore, first_failure, random_run, replay, shrink
+from kvspec.impl.interleaving.programs import parse, random_program
+from kvspec.impl.interleaving.steps import concurrent
+
+DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
+
+PROGRAMS = {
+    "one block, three holders": """blocks 3
+        setup: a = allocate 1; b = copy a; c = copy a
+        thread: d = copy a; release d; finish a
+        thread: e = copy b; release b; release e
+        thread: f = allocate 1; release c; finish f""",
+    "the cache is the last holder": """blocks 3
+        setup: a = allocate 1; publish a 7; b = copy a
+        thread: finish a; c = allocate 2; finish c
+        thread: d = match 7 1; release b; finish d
+        thread: evict 1; count; e = match 7 1""",
+    "two publish one key": """blocks 4
+        setup: a = allocate 1; b = allocate 1
+        thread: publish a 7; finish a; c = match 7 1
+        thread: publish b 7; finish b; d = allocate 1
+        thread: e = match 7 1; evict 1; finish e""",
+    "room for one": """blocks 4
+        setup: z = allocate 1; publish z 7; finish z
+        thread: a = allocate 2; b = copy a; finish a
+        thread: c = allocate 2; finish c; d = allocate 1
+        thread: e = match 7 1; f = share e; finish e""",
+    "one handle, three threads": """blocks 3
+        setup: a = allocate 1; b = copy a
+        thread: release b; c = copy b; finish c
+        thread: d = copy b; release b; release d
+        thread: release b; finish a; e = allocate 2""",
+    "chains of two": """blocks 5
+        setup: a = allocate 2; publish a 7; b = share a
+        thread: finish a; c = match 7 2; finish c
+        thread: finish b; evict 1; d = allocate 2
+        thread: e = match 7 2; f = copy e; release f""",
+}
+
+
+@pytest.mark.parametrize("text", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_every_interleaving_is_serial(text: str) -> None:
+    coverage = explore(parse(text), concurrent)
+    assert coverage.failure is None, str(coverage.failure)
+    assert coverage.classes is not None and coverage.classes >= 250
+    assert coverage.runs < coverage.classes, "no run was saved"
+    assert coverage.states > 50
+
+
+@pytest.mark.parametrize("seed", range(200 if DEEP else 6))
+def test_every_interleaving_of_a_random_program_is_serial(seed: int) -> None:
+    coverage = explore(random_program(seed, threads=3, operations=3, num_blocks=6), concurrent)
+    assert coverage.failure is None, str(coverage.failure)
+    assert coverage.classes is not None
+
+
+@pytest.mark.parametrize("seed", range(2000 if DEEP else 12))
+def test_a_random_interleaving_of_a_large_program_is_serial(seed: int) -> None:
+    program = random_program(seed, threads=5, operations=20, num_blocks=12)
+    failure = random_run(program, concurrent, seed)
+    assert failure is None, str(failure)
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+by_name = pytest.mark.parametrize("fault", CONCURRENT_FAULTS, ids=lambda fault: fault.name)
+
+
+@by_name
+def test_a_mistake_is_found_and_shrunk_to_a_schedule_that_runs_again(fault: ConcurrentFault) -> None:
+    program = parse(fault.program)
+    assert explore(program, concurrent).failure is None, "the good manager fails, too"
+    found = first_failure(program, fault.factory, fault.kind)
+    assert found is not None
+    shrunk = shrink(found, fault.factory)
+    assert shrunk.kind == fault.kind
+    assert sum(map(len, shrunk.program.threads)) <= 3, str(shrunk)
+    again = replay(shrunk.script, fault.factory)
+    assert again.violation == shrunk.violation
+    assert [thread for thread, _ in again.scheduler.taken] == list(shrunk.schedule)
+
+
+@by_name
+def test_a_mistake_is_found_in_all_interleavings(fault: ConcurrentFault) -> None:
+    assert explore(parse(fault.program), fault.factory).failure is not None
+
+
+@by_name
+def test_random_interleavings_find_a_mistake(fault: ConcurrentFault) -> None:
+    program = parse(fault.program)
+    assert any(random_run(program, fault.factory, seed) is not None for seed in range(100))
+
+
+def test_a_failure_says_what_ran_and_how() -> None:
+    fault = next(fault for fault in CONCURRENT_FAULTS if fault.name == "plain_counter_release")
+    found = first_failure(parse(fault.program), fault.factory, fault.kind)
+    assert found is not None
+    said = str(shrink(found, fault.factory)).splitlines()
+    assert said[:5] == [
+        "lost id: block 1 is not free and has no handle",
+        "blocks 3",
+        "setup: a = allocate 1; b = copy a",
+        "thread: release b",
+        "thread: finish a",
+    ]
+    assert said[5].startswith("schedule: 0*1 1*")
+    assert said[6] == "  thread 0: load ref_count_ of block 1"
+    assert said[-1] == "  thread 0: store ref_count_ of block 1"
