@@ -34,6 +34,8 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
         "pool": ("kvspec.spec.pool", "Pool"),
         "window": ("kvspec.spec.window", "Window"),
+        "pages": ("kvspec.spec.pages", "Pages"),
+        "xtensor": ("kvspec.spec.xtensor", "XTensor"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""

@@ -20,6 +20,7 @@ from kvspec.spec import load
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import MapSort, Path, SetSort
 from kvspec.spec.language.traced import StaticSymbol
+from kvspec.spec.pages import first_page, last_page, pages_needed
 
 WORDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -42,6 +43,11 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "digests": "different digests",
         "requests": "callers: the first needs one block, the next two, ...",
         "ranks": "data-parallel ranks, each with all of this",
+        "managers": "managers that share physical pages",
+        "regions": "regions of each manager, laid out alike",
+        "physical": "physical pages, padding included",
+        "block_bytes": "bytes of a block in a region",
+        "page_bytes": "bytes of a page",
     }
 )
 """The words of a scope, and what each counts."""
@@ -63,12 +69,13 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "admission": "blocks=3,holders=2,keys=1,requests=2",
         "lifecycle": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=3,stride=1,pins=0",
         "pool": "ranks=2,blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=1,stride=1,pins=0",
+        "xtensor": "managers=1,blocks=2,holders=1,regions=2,physical=5,block_bytes=3,page_bytes=4",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
 long as a table can be, that share their first block if they have more than one."""
 
-_PADDED: Final = ("blocks", "units", "slots")
+_PADDED: Final = ("blocks", "units", "slots", "physical")
 """Words that count ids of which the first, 0, belongs to nobody."""
 
 _LEAST: Final = {**dict.fromkeys(_PADDED, 2), "slots": 1, "pins": 0}
@@ -291,7 +298,21 @@ class _World:
             "Request": [f"request{n}" for n in range(size("requests", 0))],
             "Rank": [f"rank{n}" for n in range(size("ranks", 0))],
             "Item": [f"item{n}" for n in range(size("items", 0))],
+            "Manager": [f"manager{n}" for n in range(size("managers", 0))],
+            "Page": list(range(self._pages())),
+            "Region": list(range(size("regions", 0) + 1)),
+            "PhysicalPage": list(range(size("physical", 0))),
         }
+
+    def _pages(self) -> int:
+        """Virtual pages of a manager: as many as its blocks need."""
+        if "page_bytes" not in self.sizes:
+            return 0
+        return pages_needed(self.sizes["blocks"], self.sizes["block_bytes"], self.sizes["page_bytes"])
+
+    def on_page(self, block: int, page: int) -> bool:
+        sizes = self.sizes["block_bytes"], self.sizes["page_bytes"]
+        return first_page(block, *sizes) <= page <= last_page(block, *sizes)
 
     def given(self, chapter: Chapter) -> dict[Path, Any]:
         """In chapter `keys` every adapter has a version from the start."""
@@ -367,6 +388,8 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "says": lambda w, seq, index: w.says(seq, index),
     "shows": lambda w, seq, index, name: w.has_part(seq, "image", name),
     "applies": lambda w, seq, name: w.has_part(seq, "adapter", name),
+    "regions": lambda w, region: region != w.sizes["regions"],
+    "lies_on": lambda w, manager, block, page: w.on_page(block, page),
     "salted": lambda w, seq, name: w.has_part(seq, "salt", name),
 }
 """Static words by their own name, whatever instance they belong to; of a set, whether an element is in it."""

@@ -45,6 +45,12 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "slots=2,pins=1",
             "slots=1,seqs=2",
         ),
+        "xtensor": (
+            "physical=3,regions=1,holders=2",
+            "",
+            "managers=2,block_bytes=2",
+            "managers=2,regions=1,page_bytes=3,physical=4",
+        ),
     }
 )
 """What ``kvspec check`` explores."""
