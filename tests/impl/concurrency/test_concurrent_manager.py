@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from array import array
 from collections.abc import Callable
@@ -9,15 +10,20 @@ from inspect import getattr_static
 from types import FunctionType, TracebackType
 
 import pytest
+from small_pools import is_empty, request
 
-from kvspec.impl.block import Block, release_all
+from kvspec.impl.block import Block, block_ids, release_all
 from kvspec.impl.block_manager_impl import BlockManagerImpl
+from kvspec.impl.block_manager_pool import BlockManagerPool, ManagerChoice
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl, ConcurrentPrefixCache
 from kvspec.impl.errors import ClosedError, ReleasedHandleError
+from kvspec.impl.pool_target import TorchPoolTarget
 from kvspec.impl.prefix_cache import PrefixCache
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.target import TorchTarget
-from kvspec.model.conform import ConformOptions, conform
+from kvspec.model.conform import ConformOptions, Form, conform
+from kvspec.model.conformance import PoolConfig
+from kvspec.model.pools import Pools
 
 TOKENS = array("q", range(4))
 
@@ -217,6 +223,62 @@ class OnConcurrent(TorchTarget):
 
 
 def test_one_thread_sees_the_ordinary_manager() -> None:
-    report = conform(OnConcurrent, ConformOptions(operations=2500))
+    report = conform(OnConcurrent, ConformOptions(operations=1500))
     assert report.violation is None
-    assert report.counts["evictions"] > 50 and report.counts["hits"] > 20
+    assert report.counts["evictions"] > 20 and report.counts["hits"] > 10
+
+
+TRANSFERS = ManagerChoice(enable_disagg_pd=True)
+
+
+class PoolOnConcurrent(TorchPoolTarget):
+    """A pool of concurrent managers."""
+
+    def _make_pool(self, record_events: bool) -> BlockManagerPool:
+        return BlockManagerPool(
+            self.config, choice=TRANSFERS, copy_blocks=self._copy_blocks, record_events=record_events
+        )
+
+
+def test_a_pool_of_one_thread_sees_the_ordinary_managers() -> None:
+    report = conform(PoolOnConcurrent, ConformOptions(operations=600, form=Form.POOLS), pools=Pools())
+    assert report.violation is None
+    assert report.counts["evictions"] > 0 and report.counts["hits"] > 0
+
+
+def test_transfers_give_their_blocks_back_while_the_scheduler_goes_on() -> None:
+    """Seed 9.1: requests end while other threads still send their blocks away."""
+    pool = BlockManagerPool(PoolConfig(num_blocks=24, block_size=2, num_single_blocks=4), choice=TRANSFERS)
+    manager = pool.block_managers_[0]
+    sent: queue.SimpleQueue[list[Block] | None] = queue.SimpleQueue()
+    failed: list[Exception] = []
+
+    def transfer() -> None:
+        try:
+            while (blocks := sent.get()) is not None:
+                copies = [block.copy() for block in blocks]
+                release_all(blocks)
+                release_all(copies)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=transfer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    refused = 0
+    for number in range(400):
+        sequence = request(pool, range(number % 5 * 10, number % 5 * 10 + 8))
+        if pool.allocate(sequence, 8):
+            sequence.advance(8)
+            pool.cache(sequence)
+            sent.put([manager.hold(block_id) for block_id in block_ids(sequence.kv_state_.blocks_)])
+        else:
+            refused += 1
+        pool.deallocate(sequence)
+    for _ in threads:
+        sent.put(None)
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert refused < 400
+    assert is_empty(pool)
