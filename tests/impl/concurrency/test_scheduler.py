@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import threading
 from collections.abc import Callable
 from math import factorial
@@ -9,6 +10,7 @@ from math import factorial
 import pytest
 from faulty.concurrent_twins import PlainCounter, with_manager
 
+from kvspec.impl import interleaving
 from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.interleaving.explore import explore, read_schedule, replay, write_schedule
 from kvspec.impl.interleaving.judge import Done, Run, orders
@@ -225,3 +227,8 @@ def test_only_what_had_ended_comes_before() -> None:
     assert list(orders([early, both, late])) == [[early, both, late], [early, late, both], [both, early, late]]
     instant = [done(0, 3, 3), done(0, 3, 3), done(1, 3, 3)]
     assert len(list(orders(instant))) == 3, "operations without steps keep the order of their thread only"
+
+
+def test_the_example_runs() -> None:
+    result = doctest.testmod(interleaving)
+    assert result.attempted == 6 and not result.failed
