@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kvspec.impl.block import Block
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
@@ -15,6 +17,15 @@ from kvspec.spec.pages import end_block, first_block, first_page, last_page, pag
 
 class PagesUnavailableError(KVCacheError):
     """The pages of the padding block could not be mapped: a manager cannot begin."""
+
+
+def region_pages(num_blocks: int, block_bytes: int, page_bytes: int) -> int:
+    """The least number of pages that have room for the blocks and end where a block could end.
+
+    So all regions together are one contiguous tensor of blocks, as kernels need it; addresses cost nothing.
+    """
+    period = block_bytes // math.gcd(block_bytes, page_bytes)
+    return -(-pages_needed(num_blocks, block_bytes, page_bytes) // period) * period
 
 
 class XTensorBlockManagerImpl(BlockManagerImpl):
@@ -67,7 +78,7 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
         self.block_bytes_ = block_bytes
         self._sizes = (block_bytes, pool.memory.page_bytes)
         self.pool_ = pool
-        self.pages_ = VirtualPages(pool, pages_needed(num_blocks, *self._sizes), num_regions)
+        self.pages_ = VirtualPages(pool, region_pages(num_blocks, *self._sizes), num_regions)
         self._map_padding()
         self._sort_free()
         pool.join(self)

@@ -37,10 +37,9 @@ class XTensorBuffers(KVBuffers):
             what = f"{pages.num_regions_} regions with blocks of {manager.block_bytes_} bytes"
             raise InvalidRangeError("XTensorBuffers", what, f"{2 * layers} regions with blocks of {wanted} bytes")
         self.block_size_ = block_size
-        total = pages.num_regions_ * pages.region_bytes_
-        rows = manager.pool_.memory.tensor(pages.address_, total).view(2, layers, -1)
-        cells = rows[..., : num_blocks * wanted].view(_DTYPE)
-        self.storage_ = cells.view(2, layers, num_blocks, block_size, heads, head_dim)
-        self.cells_ = cells.view(2 * layers, num_blocks * block_size, heads * head_dim)
+        total = manager.pool_.memory.tensor(pages.address_, pages.num_regions_ * pages.region_bytes_).view(_DTYPE)
+        blocks = total.view(2, layers, -1, block_size, heads, head_dim)
+        self.cells_ = total.view(2 * layers, -1, heads * head_dim)
+        self.storage_ = blocks[:, :, :num_blocks]
         self.device_ = self.storage_.device
         self.kernels_ = backend_for(self.device_)
