@@ -68,9 +68,10 @@ def _attention(layer: AttentionLayer, x: Array) -> Array:
     q, k = _turned(q, _plain(layer.turns_)), _turned(k, _plain(layer.turns_))
     out = np.zeros_like(v)
     for t in range(len(x)):
+        first = 0 if layer.window_ is None else max(t + 1 - layer.window_, 0)
         for h in range(heads):
-            weights = np.exp(k[: t + 1, h] @ q[t, h] / np.sqrt(dim))
-            out[t, h] = weights @ v[: t + 1, h] / weights.sum()
+            weights = np.exp(k[first : t + 1, h] @ q[t, h] / np.sqrt(dim))
+            out[t, h] = weights @ v[first : t + 1, h] / weights.sum()
     return (out * _sigmoid(gate)).reshape(len(x), -1) @ _plain(layer.output_)
 
 
