@@ -34,6 +34,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
         "pool": ("kvspec.spec.pool", "Pool"),
         "window": ("kvspec.spec.window", "Window"),
+        "sliding_window": ("kvspec.spec.sliding_window", "SlidingWindow"),
         "pages": ("kvspec.spec.pages", "Pages"),
         "xtensor": ("kvspec.spec.xtensor", "XTensor"),
     }

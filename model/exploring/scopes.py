@@ -16,7 +16,7 @@ from kvspec.model.concrete import ABSENT, Structure, Variant, evaluate
 from kvspec.model.conformance import Context
 from kvspec.model.exploring.size import TooLarge, check_statements
 from kvspec.model.world import NOTHING, Chain, covers, longer
-from kvspec.spec import load
+from kvspec.spec import load, slots, window
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import MapSort, Path, SetSort
 from kvspec.spec.language.traced import StaticSymbol
@@ -29,6 +29,7 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "len": "blocks that a sequence can have",
         "tokens": "token sequences whose prefixes are the chains, such as 1.2/1.3",
         "block_size": "tokens of a block",
+        "window": "tokens that a query sees in the layers with a window",
         "pins": "outside holders",
         "handles": "handle objects",
         "holders": "holders of blocks; in chapter usage, the sequences",
@@ -69,6 +70,7 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "admission": "blocks=3,holders=2,keys=1,requests=2",
         "lifecycle": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=3,stride=1,pins=0",
         "pool": "ranks=2,blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=1,stride=1,pins=0",
+        "sliding_window": "blocks=3,seqs=2,len=2,block_size=1,window=1",
         "xtensor": "managers=1,blocks=2,holders=1,regions=2,physical=5,block_bytes=3,page_bytes=4",
     }
 )
@@ -82,6 +84,7 @@ _LEAST: Final = {**dict.fromkeys(_PADDED, 2), "slots": 1, "pins": 0}
 """The smallest number of each word, if it is not 1: outside holders and state slots there need not be."""
 
 _TWO: Final = "two"
+_FULL, _WINDOWED = "full", "windowed"
 _GUIDE: Final = " of kvspec.model.exploring.scopes (see docs/writing-a-chapter.md)"
 LARGEST: Final = 64
 """No word counts further: no exploration would end."""
@@ -128,7 +131,7 @@ class Scope:
         if name not in DEFAULTS:
             raise ScopeError(name, "no words are known for scopes of the chapter", f"them in DEFAULTS{_GUIDE}")
         allowed = dict(_pairs(DEFAULTS[name], name))
-        if "block_size" in allowed:
+        if "block_size" in allowed and "Chain" in chapter.sorts:
             allowed.setdefault("tokens", _TWO)
         said = {**allowed, **dict(_said(text, name, allowed))}
         sizes = {w: _number(w, v) for w, v in said.items() if w != "tokens"}
@@ -283,6 +286,8 @@ class _World:
             "Place": list(range(size("blocks", 0) + 1)),
             "Seq": [f"seq{n}" for n in range(size("seqs", 0))],
             "Index": list(range(size("len", 0) + grows)),
+            "Token": list(range(size("len", 0) * self.block_size + 1)),
+            "ManagerType": [_FULL, _WINDOWED],
             "Chain": list(self.chains),
             "Pin": [f"pin{n}" for n in range(size("pins", 0))],
             "Handle": [f"handle{n}" for n in range(size("handles", 0))],
@@ -315,8 +320,9 @@ class _World:
         return first_page(block, *sizes) <= page <= last_page(block, *sizes)
 
     def given(self, chapter: Chapter) -> dict[Path, Any]:
-        """In chapter `keys` every adapter has a version from the start."""
-        return {path: dict.fromkeys(self.names, 0) for path in chapter.variables if path == ("version",)}
+        """In chapter `keys` every adapter has a version from the start; a manager alone has a window."""
+        known: dict[Path, Any] = {("version",): dict.fromkeys(self.names, 0), ("manager_type",): _WINDOWED}
+        return {path: known[path] for path in chapter.variables if path in known}
 
     def _static(self, symbol: StaticSymbol, structure: Structure) -> Any:
         """A constant, or a table of a function; of what is absent nothing is known."""
@@ -378,6 +384,8 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "resumable": lambda w, chain: chain.full and (chain.depth + 1) % w.sizes["stride"] == 0,
     "linear": lambda w: w.sizes["slots"] > 1,
     "needs": lambda w, request: 1 + w._number(request),
+    "place_in": lambda w, kind, token: slots.block_index(token, w.block_size),
+    "first_seen": lambda w, kind, query: 0 if kind == _FULL else window.first_visible(query, w.sizes["window"]),
     "full": lambda w, chain: chain.full,
     "parent": lambda w, chain: chain.parent or NOTHING,
     "depth": lambda w, chain: chain.depth,

@@ -45,6 +45,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "slots=2,pins=1",
             "slots=1,seqs=2",
         ),
+        "sliding_window": ("blocks=2,seqs=1,len=1", "seqs=1,window=3", "seqs=1,block_size=2,window=2", ""),
         "xtensor": (
             "physical=3,regions=1,holders=2",
             "",
