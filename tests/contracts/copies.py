@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 
 import contracts
-from contracts import of_impl, of_slots, of_strides, of_window, pairs
+from contracts import of_impl, of_pages, of_slots, of_strides, of_window, pairs
 from contracts.faults import Fault
 from contracts.terms import Function, contracts_of
 
 Job = list[str]
-CONTRACTS: tuple[ModuleType, ...] = (of_slots, of_strides, of_window, of_impl)
+CONTRACTS: tuple[ModuleType, ...] = (of_slots, of_strides, of_window, of_pages, of_impl)
 
 
 def jobs_about(function: Function) -> Iterator[tuple[ModuleType, Job]]:

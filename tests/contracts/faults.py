@@ -12,7 +12,7 @@ from contracts.terms import Function
 
 from kvspec.impl import paging, tags, trim
 from kvspec.model import workload
-from kvspec.spec import slots, strides, window
+from kvspec.spec import pages, slots, strides, window
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,57 @@ TABLE: dict[Function, dict[str, tuple[str, ...]]] = {
             "blocks_needed(window, block_size) + 1",
             "blocks_needed(window - 1, 16) + 1",
             "blocks_needed(window - 1, block_size) + 1 - (window == 4096)",
+        ),
+    },
+    pages.first_page: {
+        "block_id * block_bytes // page_bytes": (
+            "(block_id * block_bytes + 1) // page_bytes",
+            "-(-block_id * block_bytes // page_bytes)",
+            "block_id * block_bytes // 4096",
+            "block_id * block_bytes // page_bytes + (block_id == 123456)",
+        ),
+    },
+    pages.last_page: {
+        "block_bytes - 1) // page_bytes": (
+            "block_bytes) // page_bytes",
+            "block_bytes - 2) // page_bytes",
+            "page_bytes - 1) // page_bytes",
+            "block_bytes - 1) // 4096",
+        ),
+    },
+    pages.pages_needed: {
+        "(num_blocks * block_bytes + page_bytes - 1) // page_bytes": (
+            "num_blocks * block_bytes // page_bytes",
+            "num_blocks * block_bytes // page_bytes + 1",
+            "(num_blocks + page_bytes // block_bytes - 1) // (page_bytes // block_bytes or 1)",
+        ),
+    },
+    pages.first_block: {
+        "page * page_bytes // block_bytes": (
+            "page * (page_bytes // block_bytes)",  # right where pages are whole blocks
+            "-(-page * page_bytes // block_bytes)",
+            "(page * page_bytes + 1) // block_bytes",
+        ),
+    },
+    pages.end_block: {
+        "page_bytes + block_bytes - 1) // block_bytes": (
+            "page_bytes) // block_bytes",
+            "page_bytes + block_bytes) // block_bytes",
+            "page_bytes - 1) // block_bytes",
+        ),
+    },
+    pages.first_whole: {
+        "+ block_bytes - 1) // block_bytes": (
+            ") // block_bytes",
+            "+ block_bytes) // block_bytes",
+            "+ page_bytes - 1) // block_bytes",
+        ),
+    },
+    pages.end_whole: {
+        "(page * page_bytes + page_bytes) // block_bytes": (
+            "(page + 1) * (page_bytes // block_bytes)",  # right where pages are whole blocks
+            "(page * page_bytes + page_bytes - 1) // block_bytes",
+            "(page * page_bytes + page_bytes + 1) // block_bytes",
         ),
     },
     paging.block_index: {

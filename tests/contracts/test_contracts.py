@@ -17,13 +17,13 @@ from contracts.terms import Function, Terms, contracts_of, functions_of, qualifi
 
 from kvspec.impl import paging, tags, trim
 from kvspec.model import workload
-from kvspec.spec import load, slots, strides, window
+from kvspec.spec import load, pages, slots, strides, window
 
 ROOT = Path(__file__).parent.parent.parent
-OF_SPEC: list[Function] = [*functions_of(slots), *functions_of(strides), *functions_of(window)]
+OF_SPEC: list[Function] = [*functions_of(slots), *functions_of(strides), *functions_of(window), *functions_of(pages)]
 OF_IMPL: list[Function] = [*functions_of(paging), *functions_of(tags), *functions_of(trim)]
 PURE: list[Function] = [*OF_SPEC, *OF_IMPL, workload.longest_hit]
-THEOREMS = {theorem.name for chapter in ("slots", "strides", "window", "trim") for theorem in load(chapter).theorems}
+THEOREMS = {t.name for chapter in ("slots", "strides", "window", "pages", "trim") for t in load(chapter).theorems}
 FAULTS = list(all_faults())
 QUESTIONS: list[Job] = [["contract", m.__name__, name] for m in CONTRACTS for name in contracts_of(m)]
 QUESTIONS += [["pair", pairs.__name__, *names] for names in pairs.PAIRS.values()]
