@@ -20,6 +20,7 @@ from torch.nn.functional import normalize, scaled_dot_product_attention, silu, s
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.paging import window as cells_of
+from kvspec.impl.sliding_window_block_manager import first_visible
 from kvspec.impl.worker.delta_rule import causal_convolution, gated_delta_rule
 
 LayerKind = Literal["linear", "attention", "window"]
@@ -118,7 +119,7 @@ class Piece(NamedTuple):
 
     def lowest(self, window: int | None) -> int:
         """The first position that a token of it sees; all tokens before without a window."""
-        return 0 if window is None else max(0, self.start - window + 1)
+        return 0 if window is None else first_visible(self.start, window)
 
 
 class View:

@@ -190,6 +190,18 @@ def test_a_long_request_needs_no_more_blocks_of_a_window_than_a_chunk_sees() -> 
     assert (outcome.counts.refusals, outcome.counts.preemptions) == (0, 0)
 
 
+@pytest.mark.gpu
+def test_a_gpu_says_what_dense_attention_to_the_window_says() -> None:
+    wanted = [request_of(tokens_of(30, n), 8, n, n) for n in range(6)]
+    for window, block_size in EDGES:
+        model = HybridModel(ModelConfig(layers=("attention", "window"), window=window), "cuda")
+        config = sizes(wanted, ManagerType(0, block_size, window), 8, chunk=5, num_ranks=2)
+        outcome = Engine(model, config).run(wanted, [Disturbance(step, "preempt", 0) for step in range(3, 12, 4)])
+        dense = [plain(("attention", "window"), window, request) for request in wanted]
+        assert max(differences(outcome.logits, dense)) < TOLERANCE
+        assert outcome.counts.misuse == 0
+
+
 # -- what is read ------------------------------------------------------------------------------------------------------
 SIZE = 3
 

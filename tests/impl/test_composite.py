@@ -21,6 +21,7 @@ from small_composites import (
     word_of,
 )
 
+import kvspec.spec.window as spec
 from kvspec.impl.block import release_all
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
@@ -55,6 +56,7 @@ def test_all_blocks_go_that_no_later_query_sees_and_no_other(window: int, block_
     for computed in range(30):
         seen = {p // block_size for q in range(computed, 60) for p in range(q + 1) if sees(kind, q, p)}
         assert released_blocks(computed, window, block_size) == min(seen)
+        assert released_blocks(computed, window, block_size) == spec.released_blocks(computed, window, block_size)
 
 
 def test_sub_managers_are_of_their_types() -> None:
