@@ -5,6 +5,7 @@ A back end knows of no manager and keeps no account of what is mapped: that is `
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 from torch import Tensor
@@ -72,6 +73,6 @@ class PageMemory(ABC):
 
 def check_sizes(where: str, num_pages: int, page_bytes: int, granularity: int) -> None:
     """Raises `InvalidRangeError` if there is no page, or a page is no multiple of what the system maps at once."""
-    if num_pages < 1 or page_bytes < 1 or page_bytes % granularity:
+    if num_pages < 1 or page_bytes < 1 or math.gcd(page_bytes, granularity) != granularity:
         what = f"{num_pages} pages of {page_bytes} bytes"
         raise InvalidRangeError(where, what, f"at least 1 page of a multiple of {granularity} bytes")

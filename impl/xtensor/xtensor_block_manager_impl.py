@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 from kvspec.impl.block import Block
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
 from kvspec.impl.errors import InvalidRangeError, KVCacheError
 from kvspec.impl.free_list_manager import PADDING_ID
+from kvspec.impl.paging import blocks_needed
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.xtensor.page_pool import PagePool
 from kvspec.impl.xtensor.virtual_pages import Stage, VirtualPages
 from kvspec.spec.pages import end_block, first_block, first_page, last_page, pages_needed
+from kvspec.spec.strides import stride
 
 
 class PagesUnavailableError(KVCacheError):
@@ -24,8 +24,8 @@ def region_pages(num_blocks: int, block_bytes: int, page_bytes: int) -> int:
 
     So all regions together are one contiguous tensor of blocks, as kernels need it; addresses cost nothing.
     """
-    period = block_bytes // math.gcd(block_bytes, page_bytes)
-    return -(-pages_needed(num_blocks, block_bytes, page_bytes) // period) * period
+    whole = stride(block_bytes, page_bytes)
+    return pages_needed(blocks_needed(num_blocks * block_bytes, whole), whole, page_bytes)
 
 
 class XTensorBlockManagerImpl(BlockManagerImpl):
@@ -160,7 +160,7 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
     def _plan(self, most: int, failed: set[int]) -> tuple[list[int], int]:
         """Pages that can be mapped for up to that many more ready blocks, and how many blocks these are."""
         free = self.free_blocks_[: self.num_free_blocks_ - self.num_ready_blocks_]
-        budget = self.pool_.num_within_reach(self) // self.pages_.num_regions_
+        budget = self.pool_.num_within_reach(self)
         plan: dict[int, None] = {}
         gained = 0
         for block_id in reversed(free):
@@ -168,7 +168,7 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
                 break
             missing = [p for p in self._pages_of(block_id) if p not in plan and not self.pages_.is_mapped(p)]
             settled = all(self.pages_.stages_[p] is Stage.UNMAPPED and p not in failed for p in missing)
-            if settled and len(plan) + len(missing) <= budget:
+            if settled and (len(plan) + len(missing)) * self.pages_.num_regions_ <= budget:
                 plan.update(dict.fromkeys(missing))
                 gained += 1
         return list(plan), gained
