@@ -30,7 +30,7 @@ class Fate(NamedTuple):
 
     Attributes:
         seconds: how long it waits before it begins.
-        ok: whether it is complete at its end; where not, half of the target has been written.
+        ok: whether it is complete at its end; where not, the target has been spoilt.
     """
 
     seconds: float = 0.0
@@ -82,11 +82,13 @@ class BlockCopier(ABC):
         self.closed_ = True
 
     def _copy(self, transfer: BlockTransfer, ok: bool) -> None:
-        """Copy a block; a copy that fails does half of it."""
+        """Copy a block; a copy that fails leaves nothing there that could be read."""
         device, host = self._device[transfer.rank], self._host[transfer.rank]
         source, target = (host, device) if transfer.direction is Direction.LOAD else (device, host)
-        planes = target.num_planes if ok else target.num_planes // 2
-        target.copy_from(source, [(transfer.source_id, transfer.target_id)], planes)
+        if ok:
+            target.copy_from(source, [(transfer.source_id, transfer.target_id)])
+        else:
+            target.poison([transfer.target_id])
 
 
 class ThreadCopier(BlockCopier):

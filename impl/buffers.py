@@ -117,33 +117,20 @@ class KVBuffers:
         return joined(low, high)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
-    @property
-    def num_planes(self) -> int:
-        """K and V of all layers: planes of cells that each block has."""
-        return int(self.cells_.shape[0])
-
-    def copy_from(self, source: KVBuffers, pairs: Sequence[tuple[int, int]], num_planes: int | None = None) -> None:
-        """Copy blocks from buffers of equal cells, of another tier say; (source, target) ids each.
+    def copy_from(self, source: KVBuffers, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks from buffers of equal cells, of another tier say, on the current stream.
 
         Args:
             source: where they are; equal but for the number of blocks and the device.
             pairs: ids in `source`, and ids here.
-            num_planes: only the first planes; by default all.
         Raises:
             InvalidRangeError: the cells are of another shape.
         """
-        planes, _, width = self.cells_.shape
-        if (planes, width, self.block_size_) != (source.num_planes, source.cells_.shape[2], source.block_size_):
-            what = f"cells {tuple(source.cells_.shape)} in blocks of {source.block_size_}"
-            raise InvalidRangeError("KVBuffers.copy_from", what, f"{planes} planes of width {width}")
-        for here, there in ((target, block) for block, target in pairs):
-            cells = source._cells_of(there)[:num_planes]
-            self._cells_of(here)[:num_planes].copy_(cells, non_blocking=True)
-
-    def _cells_of(self, block_id: int) -> Tensor:
-        """The cells of a block, ``[planes, block_size, width]``."""
-        start = block_id * self.block_size_
-        return self.cells_[:, start : start + self.block_size_]
+        mine, theirs = ((*b.storage_.shape[:2], *b.storage_.shape[3:]) for b in (self, source))
+        if mine != theirs:
+            raise InvalidRangeError("KVBuffers.copy_from", f"cells {theirs}", f"{mine} (K and V, layers, block)")
+        for there, here in pairs:
+            self.storage_[:, :, here].copy_(source.storage_[:, :, there], non_blocking=True)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, target) each, in all layers (copy-on-write)."""

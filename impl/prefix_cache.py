@@ -180,7 +180,7 @@ class PrefixCache:
         self._touch([(order, entry) for entry, order in self._matched])
         self._matched = []
 
-    def _find(self, tokens: array[int], keys: PrefixKeys, max_blocks: int, first: int) -> list[CacheEntry]:
+    def _find(self, tokens: array[int], keys: PrefixKeys, max_blocks: int, first: int = 0) -> list[CacheEntry]:
         size = self.block_size_
         width = size * TOKEN_BYTES
         max_blocks = min(max_blocks, block_index(len(tokens), size))

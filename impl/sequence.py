@@ -255,13 +255,15 @@ class Sequence:
         """Logical indices of blocks that a write of tokens [computed, stop) would spoil for somebody else.
 
         A shared block may be written by the sequence that took it, where it was not written before: the others
-        cannot have read these cells. Every other write needs a block of one's own.
+        cannot have read these cells. Every other write needs a block of one's own. A block that is being loaded is
+        one: it is the copy that holds it, too.
         """
         taken, size = self.kv_state_.taken_, self.keys_.block_size
+        loading = {transfer.index for transfer in self.loading_}
         return [
             index
             for index in self.shared_indices(stop)
-            if not taken[index] or max(self.computed_, index * size) < self.written_
+            if index not in loading and (not taken[index] or max(self.computed_, index * size) < self.written_)
         ]
 
     def mount(self, blocks: Items[Block]) -> None:

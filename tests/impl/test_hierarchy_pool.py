@@ -256,6 +256,20 @@ def test_a_copy_that_has_not_begun_is_called_off(end: str) -> None:
     assert free(pool)[0] == 3 and not pool.start_loads(0) and not pool.transfers_
 
 
+def test_more_room_leaves_the_blocks_in_place_that_are_being_loaded() -> None:
+    """Also where a copy that failed has written to them before: nobody has read it."""
+    pool = make()
+    offloaded(pool, range(6))
+    sequence = request(range(7))
+    for ok in (False, True):
+        assert pool.allocate(sequence, 6)
+        loads, table = pool.start_loads(0), sequence.kv_state_.ids_[:3]
+        assert pool.allocate(sequence, 7) and sequence.kv_state_.ids_[:3] == table
+        for transfer in loads:
+            pool.finish_transfer(transfer, ok)
+    assert sequence.computed_ == 6
+
+
 def test_a_block_that_somebody_else_holds_is_not_loaded_into() -> None:
     pool = make()
     sequence = request(range(7))
