@@ -148,11 +148,13 @@ class BlockManagerPool(KVCacheManager):
         assert isinstance(manager, BlockManagerImpl)
         return manager
 
+    @while_open
     def id_managers(self, rank: int) -> list[BlockManager]:
         """The managers that the block ids of a rank belong to: the sub-managers of a composite, or the only one."""
         manager = self.block_managers_[rank]
         return list(manager.sub_managers_) if isinstance(manager, CompositeBlockManager) else [manager]
 
+    @while_open
     def prefix_caches(self) -> list[PrefixCache]:
         """Those that the ranks have."""
         managers = (manager for manager in self.block_managers_ if isinstance(manager, BlockManagerImpl))

@@ -156,6 +156,7 @@ class CompositeBlockManager(BlockManager):
             raise InvalidRangeError("CompositeBlockManager.truncate_sequence", what, expected)
         release_all(self._deallocated(sequence.truncate(num_tokens, kept)))
 
+    @while_open
     def resumable(self, sequence: Sequence, num_tokens: int) -> int:
         """How many of so many computed tokens can stay: all, if the next query finds its window, or none.
 
@@ -175,6 +176,7 @@ class CompositeBlockManager(BlockManager):
         self._deallocated(sequence.kv_state_.handles())
         release_all(sequence.reset())
 
+    @while_open
     def owns(self, sequence: Sequence) -> bool:
         """Whether all tables of the sequence are of this manager; it may have none."""
         state = sequence.kv_state_

@@ -7,6 +7,7 @@ composite that it belongs to, which knows the sequences.
 from __future__ import annotations
 
 from kvspec.impl.block_manager_impl import BlockManagerImpl
+from kvspec.impl.closing import while_open
 from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.paging import block_index
 from kvspec.impl.sanitizer import Sanitizer
@@ -51,6 +52,7 @@ class SlidingWindowBlockManager(BlockManagerImpl):
         super().__init__(num_blocks, block_size, enable_prefix_cache=False, sanitizer=sanitizer)
         self.window_ = window
 
+    @while_open
     def released_blocks(self, num_tokens: int) -> int:
         """See the function `released_blocks`."""
         return released_blocks(num_tokens, self.window_, self.block_size_)

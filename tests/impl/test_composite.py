@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from inspect import signature
 from itertools import product
 
 import faulty.composite_twins as twins
@@ -251,16 +252,24 @@ def test_sizes_that_make_no_group_are_refused(types: list[ManagerType]) -> None:
         CompositeBlockManager(types)
 
 
-def test_nothing_goes_after_the_end() -> None:
+@pytest.mark.parametrize("method", [
+    *CALLS, "resumable", "owns", "allocate", "deallocate", "free", "allocate_shared", "cache", "close",
+])  # fmt: skip
+def test_a_closed_composite_answers_nothing(method: str) -> None:
     manager = CompositeBlockManager(GROUPS)
     sequence = grown(manager, 8, 8)
-    handles = sequence.kv_state_.handles()
+    before = sequence.kv_state_.handles()
     manager.close()
-    for call in (*CALLS.values(), lambda manager, _: manager.allocate(1), lambda manager, _: manager.close()):
-        with pytest.raises(ClosedError):
-            call(manager, sequence)
+    values = {
+        "sequence": sequence, "num_tokens": 8, "computed": 8, "num_blocks": 1, "blocks": before, "block_id": 1,
+        "token_ids": sequence.tokens_,
+    }  # fmt: skip
+    needed = [p.name for p in signature(getattr(manager, method)).parameters.values() if p.default is p.empty]
+    with pytest.raises(ClosedError, match=rf"CompositeBlockManager\.{method}: "):
+        getattr(manager, method)(*(values[name] for name in needed))
+    assert sequence.kv_state_.handles() == before
     with pytest.raises(KVCacheError):
-        release_all(handles)
+        release_all(before)
 
 
 # -- programs ---------------------------------------------------------------------------------------------------------
