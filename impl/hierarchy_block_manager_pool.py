@@ -123,10 +123,9 @@ class HierarchyBlockManagerPool(BlockManagerPool):
     # -- plans -------------------------------------------------------------------------------------------------------
     def _plan_loads(self, sequence: Sequence) -> None:
         """Loads for the blocks behind the computed tokens that the host knows, as far as the table has room."""
-        if sequence.is_loading or sequence.computed_ % sequence.block_size:
+        rank, first = self._rank_of(sequence), sequence.num_full_blocks
+        if sequence.is_loading or sequence.computed_ != first * sequence.block_size:
             return
-        rank = self._rank_of(sequence)
-        first = sequence.num_full_blocks
         room = self._private_until(sequence, first)
         stop = min(room, longest_hit(len(sequence.tokens_), sequence.block_size))
         hosts = self._match(rank, Prefix(sequence.tokens_, sequence.keys_), first, stop)

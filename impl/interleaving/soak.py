@@ -179,7 +179,7 @@ class _Soak:
         self.violation: str | None = None
 
     def round(self, operations: int) -> None:
-        share = -(-operations // len(self.workers))
+        share = len(range(0, operations, len(self.workers)))  # rounded up
         threads = [
             threading.Thread(target=self._work, args=(worker, share), name=f"soak-{index}", daemon=True)
             for index, worker in enumerate(self.workers)
@@ -216,7 +216,7 @@ def soak(
     """
     run = _Soak(factory, threads, seed, num_blocks)
     for _ in range(rounds):
-        run.round(-(-operations // rounds))
+        run.round(len(range(0, operations, rounds)))  # rounded up
         if run.violation is not None:
             break
     else:
