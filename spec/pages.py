@@ -60,8 +60,8 @@ class Pages(Machine):
 
     # -- pages of a block --------------------------------------------------------------------------------------------
 
-    @theorem("a block lies exactly on the pages that one of its bytes is on")
-    def pages_overlap(self) -> Bool:
+    @theorem("a block does not begin before a page exactly if its first page is not before that")
+    def first_page_counted(self) -> Bool:
         return forall(
             Nat,
             Nat,
@@ -69,8 +69,20 @@ class Pages(Machine):
             Nat,
             lambda block, page, size, bytes: implies(
                 (size >= 1) & (bytes >= 1),
-                ((first_page(block, size, bytes) <= page) & (page <= last_page(block, size, bytes)))
-                == ((block * size < page * bytes + bytes) & (page * bytes < block * size + size)),
+                (page <= first_page(block, size, bytes)) == (page * bytes <= block * size),
+            ),
+        )
+
+    @theorem("a block ends on a page or behind it exactly if its last page is not before that")
+    def last_page_counted(self) -> Bool:
+        return forall(
+            Nat,
+            Nat,
+            Nat,
+            Nat,
+            lambda block, page, size, bytes: implies(
+                (size >= 1) & (bytes >= 1),
+                (page <= last_page(block, size, bytes)) == (page * bytes < block * size + size),
             ),
         )
 
@@ -104,8 +116,8 @@ class Pages(Machine):
 
     # -- blocks of a page --------------------------------------------------------------------------------------------
 
-    @theorem("the blocks with a byte on a page are those that lie on it")
-    def blocks_counted(self) -> Bool:
+    @theorem("the blocks before the end of a page's are those that begin on the page or before it")
+    def end_block_counted(self) -> Bool:
         return forall(
             Nat,
             Nat,
@@ -113,13 +125,12 @@ class Pages(Machine):
             Nat,
             lambda block, page, size, bytes: implies(
                 (size >= 1) & (bytes >= 1),
-                ((first_block(page, size, bytes) <= block) & (block < end_block(page, size, bytes)))
-                == ((first_page(block, size, bytes) <= page) & (page <= last_page(block, size, bytes))),
+                (block < end_block(page, size, bytes)) == (block * size < page * bytes + bytes),
             ),
         )
 
-    @theorem("the whole blocks of a page are those that lie on no other")
-    def whole_blocks_counted(self) -> Bool:
+    @theorem("the blocks from a page's first on are those that end on the page or behind it")
+    def first_block_counted(self) -> Bool:
         return forall(
             Nat,
             Nat,
@@ -127,25 +138,48 @@ class Pages(Machine):
             Nat,
             lambda block, page, size, bytes: implies(
                 (size >= 1) & (bytes >= 1),
-                ((first_whole(page, size, bytes) <= block) & (block < end_whole(page, size, bytes)))
-                == ((first_page(block, size, bytes) == page) & (last_page(block, size, bytes) == page)),
+                (first_block(page, size, bytes) <= block) == (page * bytes < block * size + size),
             ),
         )
 
-    @theorem("pages of whole blocks have equally many, and no block lies across a border")
+    @theorem("the blocks from a page's first whole one on are those that do not begin before the page")
+    def first_whole_counted(self) -> Bool:
+        return forall(
+            Nat,
+            Nat,
+            Nat,
+            Nat,
+            lambda block, page, size, bytes: implies(
+                (size >= 1) & (bytes >= 1),
+                (first_whole(page, size, bytes) <= block) == (page * bytes <= block * size),
+            ),
+        )
+
+    @theorem("the blocks before the end of a page's whole ones are those that do not end behind the page")
+    def end_whole_counted(self) -> Bool:
+        return forall(
+            Nat,
+            Nat,
+            Nat,
+            Nat,
+            lambda block, page, size, bytes: implies(
+                (size >= 1) & (bytes >= 1),
+                (block < end_whole(page, size, bytes)) == (block * size + size <= page * bytes + bytes),
+            ),
+        )
+
+    @theorem(
+        "if pages are whole blocks, each has equally many, behind those of the page before: none lies across a border"
+    )
     def whole_pages(self) -> Bool:
         return forall(
             Nat,
             Nat,
             Nat,
-            Nat,
-            lambda block, page, size, many: implies(
-                (size >= 1) & (many >= 1),
-                (first_page(block, size, size * many) == last_page(block, size, size * many))
-                & (first_whole(page, size, size * many) == page * many)
-                & (end_whole(page, size, size * many) == page * many + many)
-                & (first_block(page, size, size * many) == page * many)
-                & (end_block(page, size, size * many) == page * many + many),
+            lambda page, size, many: implies(
+                size >= 1,
+                (first_whole(page, size, many * size) == page * many)
+                & (end_whole(page, size, many * size) == page * many + many),
             ),
         )
 

@@ -7,7 +7,7 @@ from contracts.terms import contract
 import kvspec.spec.pages as pages
 
 
-@contract(pages.first_page, theorems=("pages_overlap", "padding_first"))
+@contract(pages.first_page, theorems=("first_page_counted", "padding_first"))
 def first_page(block_id: int, block_bytes: int, page_bytes: int) -> None:
     """The first byte of a block is on its first page."""
     assert block_id >= 0 and block_bytes >= 1 and page_bytes >= 1
@@ -15,7 +15,7 @@ def first_page(block_id: int, block_bytes: int, page_bytes: int) -> None:
     assert page * page_bytes <= block_id * block_bytes < (page + 1) * page_bytes
 
 
-@contract(pages.last_page, theorems=("pages_overlap", "pages_in_order"))
+@contract(pages.last_page, theorems=("last_page_counted", "pages_in_order"))
 def last_page(block_id: int, block_bytes: int, page_bytes: int) -> None:
     """The last byte of a block is on its last page."""
     assert block_id >= 0 and block_bytes >= 1 and page_bytes >= 1
@@ -32,7 +32,7 @@ def pages_needed(num_blocks: int, block_bytes: int, page_bytes: int) -> None:
     assert (found - 1) * page_bytes < num_blocks * block_bytes <= found * page_bytes
 
 
-@contract(pages.first_block, theorems=("blocks_counted",))
+@contract(pages.first_block, theorems=("first_block_counted",))
 def first_block(page: int, block_bytes: int, page_bytes: int) -> None:
     """The first byte of a page is in its first block."""
     assert page >= 0 and block_bytes >= 1 and page_bytes >= 1
@@ -40,7 +40,7 @@ def first_block(page: int, block_bytes: int, page_bytes: int) -> None:
     assert block_id * block_bytes <= page * page_bytes < (block_id + 1) * block_bytes
 
 
-@contract(pages.end_block, theorems=("blocks_counted",))
+@contract(pages.end_block, theorems=("end_block_counted",))
 def end_block(page: int, block_bytes: int, page_bytes: int) -> None:
     """The last byte of a page is in the block before the end."""
     assert page >= 0 and block_bytes >= 1 and page_bytes >= 1
@@ -48,7 +48,7 @@ def end_block(page: int, block_bytes: int, page_bytes: int) -> None:
     assert (block_id - 1) * block_bytes < (page + 1) * page_bytes <= block_id * block_bytes
 
 
-@contract(pages.first_whole, theorems=("whole_blocks_counted", "whole_pages"))
+@contract(pages.first_whole, theorems=("first_whole_counted", "whole_pages"))
 def first_whole(page: int, block_bytes: int, page_bytes: int) -> None:
     """The first whole block begins on the page, the one before it earlier."""
     assert page >= 0 and block_bytes >= 1 and page_bytes >= 1
@@ -56,7 +56,7 @@ def first_whole(page: int, block_bytes: int, page_bytes: int) -> None:
     assert (block_id - 1) * block_bytes < page * page_bytes <= block_id * block_bytes
 
 
-@contract(pages.end_whole, theorems=("whole_blocks_counted", "count_misleads"))
+@contract(pages.end_whole, theorems=("end_whole_counted", "count_misleads"))
 def end_whole(page: int, block_bytes: int, page_bytes: int) -> None:
     """The last whole block ends on the page or before it, the one after it later."""
     assert page >= 0 and block_bytes >= 1 and page_bytes >= 1
