@@ -35,6 +35,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "pool": ("kvspec.spec.pool", "Pool"),
         "window": ("kvspec.spec.window", "Window"),
         "sliding_window": ("kvspec.spec.sliding_window", "SlidingWindow"),
+        "composite": ("kvspec.spec.composite", "Composite"),
         "pages": ("kvspec.spec.pages", "Pages"),
         "xtensor": ("kvspec.spec.xtensor", "XTensor"),
     }

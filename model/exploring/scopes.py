@@ -30,6 +30,7 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
         "tokens": "token sequences whose prefixes are the chains, such as 1.2/1.3",
         "block_size": "tokens of a block",
         "window": "tokens that a query sees in the layers with a window",
+        "groups": "groups of layers: the first of full attention, the others with a window",
         "pins": "outside holders",
         "handles": "handle objects",
         "holders": "holders of blocks; in chapter usage, the sequences",
@@ -71,6 +72,7 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "lifecycle": "blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=3,stride=1,pins=0",
         "pool": "ranks=2,blocks=2,seqs=1,len=1,tokens=1,block_size=1,units=2,slots=1,stride=1,pins=0",
         "sliding_window": "blocks=3,seqs=2,len=2,block_size=1,window=1",
+        "composite": "groups=2,blocks=2,seqs=1,len=2,block_size=1,window=1",
         "xtensor": "managers=1,blocks=2,holders=1,regions=2,physical=5,block_bytes=3,page_bytes=4",
     }
 )
@@ -229,6 +231,7 @@ class _World:
                 f"at most {self.block_size * sizes['len']} (len={sizes['len']} blocks of {self.block_size})",
             )
         self.names = [f"name{n}" for n in range(sizes.get("names", 0))]
+        self.groups = [f"group{n}" for n in range(sizes.get("groups", 0))]
         self.chains = [NOTHING, *self._chains()]
 
     # -- chains --------------------------------------------------------------------------------------------------
@@ -288,6 +291,7 @@ class _World:
             "Index": list(range(size("len", 0) + grows)),
             "Token": list(range(size("len", 0) * self.block_size + 1)),
             "ManagerType": [_FULL, _WINDOWED],
+            "Group": self.groups,
             "Chain": list(self.chains),
             "Pin": [f"pin{n}" for n in range(size("pins", 0))],
             "Handle": [f"handle{n}" for n in range(size("handles", 0))],
@@ -320,8 +324,12 @@ class _World:
         return first_page(block, *sizes) <= page <= last_page(block, *sizes)
 
     def given(self, chapter: Chapter) -> dict[Path, Any]:
-        """In chapter `keys` every adapter has a version from the start; a manager alone has a window."""
-        known: dict[Path, Any] = {("version",): dict.fromkeys(self.names, 0), ("manager_type",): _WINDOWED}
+        """In chapter `keys` every adapter has a version from the start; managers have their types."""
+        known: dict[Path, Any] = {
+            ("version",): dict.fromkeys(self.names, 0),
+            ("manager_type",): _WINDOWED,
+            ("groups", "manager_type"): {g: _WINDOWED if n else _FULL for n, g in enumerate(self.groups)},
+        }
         return {path: known[path] for path in chapter.variables if path in known}
 
     def _static(self, symbol: StaticSymbol, structure: Structure) -> Any:

@@ -46,6 +46,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "slots=1,seqs=2",
         ),
         "sliding_window": ("blocks=2,seqs=1,len=1", "seqs=1,window=3", "seqs=1,block_size=2,window=2", ""),
+        "composite": ("groups=1,len=1", "len=1", ""),
         "xtensor": (
             "physical=3,regions=1,holders=2",
             "",
