@@ -38,6 +38,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "composite": ("kvspec.spec.composite", "Composite"),
         "pages": ("kvspec.spec.pages", "Pages"),
         "xtensor": ("kvspec.spec.xtensor", "XTensor"),
+        "prefetch": ("kvspec.spec.prefetch", "Prefetch"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""

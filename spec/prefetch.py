@@ -66,8 +66,6 @@ class Prefetch(Machine):
     def start(self) -> None:
         self.stage.assign_all(lambda seq: Stage.out())
         self.planned.assign_all(lambda seq: Index.zero())
-        self.arrived.assign_all(lambda seq: Index.zero())
-        self.stale.clear()
         self.stored.clear()
         self.recent.clear()
 
@@ -307,6 +305,17 @@ class Prefetch(Machine):
             ),
         )
 
+    @theorem("of a complete prefetch, whatever it holds has the tokens that were planned for it")
+    def complete_is_there(self) -> Bool:
+        return forall(
+            Seq,
+            Index,
+            lambda q, i: implies(
+                self.is_in(q, Stage.complete()) & (i < self.planned[q]),
+                self.tier.covers(self.tier.content[self.block[q, i]], self.key[q, i]),
+            ),
+        )
+
     @theorem("no two places are filled in one block")
     def targets_apart(self) -> Bool:
         return forall(
@@ -397,8 +406,10 @@ class Prefetch(Machine):
 
     @theorem("at the start nothing is fetched, and neither the tier nor the store has a key", after=start)
     def starts_empty(self) -> Bool:
-        return forall(Seq, lambda q: self.is_in(q, Stage.out())) & forall(
-            Chain, lambda k: ~self.tier.cached.has(k) & ~self.stored.has(k)
+        return (
+            forall(Seq, lambda q: self.is_in(q, Stage.out()))
+            & forall(Chain, lambda k: ~self.tier.cached.has(k) & ~self.stored.has(k))
+            & forall(Block, lambda b: ~self.recent.has(b))
         )
 
     @theorem("a prefetch that begins holds nothing, and there was none before", after=begin)
@@ -441,12 +452,12 @@ class Prefetch(Machine):
             & self.tier.covers(self.tier.content[self.block[seq, index]], self.key[seq, index])
         )
 
-    @theorem("a block that arrives makes one key visible at most, and none if a reset came between", after=arrive)
+    @theorem("a block that arrives makes one key visible at most, and hides none", after=arrive)
     def arrival_is_local(self, seq: Seq) -> Bool:
         return forall(
             Chain,
             lambda k: implies(
-                self.stale.has(seq) | (k != self.key[seq, old(self).arrived[seq]]),
+                old(self).tier.cached.has(k) | (k != self.key[seq, old(self).arrived[seq]]),
                 self.tier.cached.has(k) == old(self).tier.cached.has(k),
             ),
         )
@@ -457,13 +468,7 @@ class Prefetch(Machine):
             old(self).is_in(seq, Stage.fetching())
             & self.is_in(seq, Stage.complete())
             & ~self.planned[seq].is_zero()
-            & forall(
-                Index,
-                lambda i: implies(
-                    i < self.planned[seq],
-                    self.tier.covers(self.tier.content[self.block[seq, i]], self.key[seq, i]),
-                ),
-            )
+            & (self.arrived[seq] == self.planned[seq])
         )
 
     @theorem("a prefetch that is stopped does not count as complete, and no key comes or goes", after=stop)
@@ -538,8 +543,10 @@ class Prefetch(Machine):
 
     @theorem("a reset forgets every key of the tier and of the store, and what is under way stays out", after=reset)
     def reset_forgets(self) -> Bool:
-        return forall(Chain, lambda k: ~self.tier.cached.has(k) & ~self.stored.has(k)) & forall(
-            Seq, lambda q: implies(~self.is_in(q, Stage.out()), self.stale.has(q))
+        return (
+            forall(Chain, lambda k: ~self.tier.cached.has(k) & ~self.stored.has(k))
+            & forall(Seq, lambda q: self.stale.has(q) == ~self.is_in(q, Stage.out()))
+            & forall(Block, lambda b: ~self.recent.has(b))
         )
 
     @theorem("a reset takes no block from a prefetch", after=reset)

@@ -53,6 +53,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "managers=2,block_bytes=2",
             "managers=2,regions=1,page_bytes=3,physical=4",
         ),
+        "prefetch": ("blocks=2,len=1,tokens=1,pins=0", "blocks=3,len=1,tokens=1", ""),
     }
 )
 """What ``kvspec check`` explores."""
