@@ -33,6 +33,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "admission": ("kvspec.spec.admission", "Admission"),
         "lifecycle": ("kvspec.spec.lifecycle", "Lifecycle"),
         "pool": ("kvspec.spec.pool", "Pool"),
+        "concurrent": ("kvspec.spec.concurrent", "Concurrent"),
         "window": ("kvspec.spec.window", "Window"),
         "sliding_window": ("kvspec.spec.sliding_window", "SlidingWindow"),
         "composite": ("kvspec.spec.composite", "Composite"),

@@ -54,6 +54,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "managers=2,regions=1,page_bytes=3,physical=4",
         ),
         "prefetch": ("blocks=2,len=1,tokens=1,pins=0", "blocks=3,len=1,tokens=1", ""),
+        "concurrent": ("threads=1", ""),
     }
 )
 """What ``kvspec check`` explores."""
@@ -71,6 +72,7 @@ DEEP: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "single_block": ("units=6,owners=4",),
         "linear_state": ("slots=6,tokens=1.2", "slots=5,seqs=3,tokens=1.2"),
         "trim": ("len=6,stride=2",),
+        "concurrent": ("blocks=3,handles=3",),
     }
 )
 """What ``kvspec check --deep`` explores beside them."""
