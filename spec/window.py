@@ -136,15 +136,18 @@ class Window(Machine):
 
     # -- what stays ----------------------------------------------------------------------------------------------
 
-    @theorem("the kept blocks, that of the next token among them, are never more than a window can touch")
+    # `released_blocks` is the number of the block in which the window of the next query begins: the rest is what stays.
+    @theorem("wherever in a block a window begins, it touches no more blocks than the bound")
     def kept_is_bounded(self) -> Bool:
         return forall(
             Nat,
             Nat,
             Nat,
-            lambda tokens, window, size: implies(
-                (window >= 1) & (size >= 1),
-                block_index(tokens, size) + 1 <= released_blocks(tokens, window, size) + most_kept(window, size),
+            Nat,
+            Nat,
+            lambda number, offset, further, window, size: implies(
+                (offset < size) & (further < window),
+                number * size + offset + further < (number + most_kept(window, size)) * size,
             ),
         )
 
@@ -156,7 +159,7 @@ class Window(Machine):
             Nat,
             lambda number, window, size: implies(
                 (window >= 1) & (size >= 1),
-                block_index(number * size + size + window - 2, size) + 1 == number + most_kept(window, size),
+                (number + most_kept(window, size) - 1) * size <= number * size + (size - 1) + (window - 1),
             ),
         )
 
