@@ -78,9 +78,11 @@ def test_a_manager_with_another_layout_is_refused() -> None:
 class XTensorTarget(TorchTarget):
     """The target over mapped pages: idle ones are reclaimed before each call for blocks, and one in five fails."""
 
+    memory_type = CpuMemory
+
     def __init__(self, config: PoolConfig) -> None:
         pages = pages_needed(config.num_blocks, block_bytes(config.block_size, HEADS, DIM), PAGE)
-        self.memory = FailingMemory(CpuMemory(2 * pages))
+        self.memory = FailingMemory(self.memory_type(2 * pages))
         self.source = random.Random(1)
         super().__init__(config, heads=HEADS, head_dim=DIM)
         assert isinstance(self.manager_, XTensorBlockManagerImpl)
@@ -112,3 +114,22 @@ def test_a_judge_finds_nothing_while_pages_come_and_go(seed: int) -> None:
     report = conform(XTensorTarget, ConformOptions(operations=1500, seed=seed))
     assert report.violation is None
     assert report.counts["refusals"] and report.counts["hits"]
+
+
+class OnePage(CpuMemory):
+    """A mistake: whatever physical page is asked for, the first two are mapped in turn."""
+
+    def map(self, address: int, frame: int) -> None:
+        super().map(address, frame % 2)
+
+
+class MistakenTarget(XTensorTarget):
+    """The target over memory with that mistake."""
+
+    memory_type = OnePage
+
+
+def test_a_judge_finds_physical_pages_that_are_mapped_twice() -> None:
+    found = conform(MistakenTarget, ConformOptions(operations=1500, seed=1)).violation
+    assert found is not None
+    assert "poisoned or torn" in found.what
