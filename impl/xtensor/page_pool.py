@@ -22,7 +22,7 @@ class PageUser(Protocol):
 
 
 class PagePool:
-    """Each physical page is free or is mapped once.
+    """Each physical page is free or is mapped once. The pool and its managers are used by one thread at a time.
 
     Attributes:
         memory: where the pages are.
