@@ -9,26 +9,8 @@ from __future__ import annotations
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
 from kvspec.impl.errors import InvalidRangeError
-from kvspec.impl.paging import block_index
+from kvspec.impl.paging import released_blocks
 from kvspec.impl.sanitizer import Sanitizer
-
-
-def first_visible(position: int, window: int) -> int:
-    """The first token that a query at a position sees; the window is at least 1 token, its own."""
-    return max(0, position - window + 1)
-
-
-def released_blocks(num_tokens: int, window: int, block_size: int) -> int:
-    """How many leading blocks no query sees any more, if that many tokens will not be computed again.
-
-    Chapter `window` proves of the function of this name there that it is the most that may go.
-
-    Args:
-        num_tokens: computed and confirmed tokens; the next query stands behind them.
-        window: tokens that a query sees, its own included; at least 1.
-        block_size: tokens per block; at least 1.
-    """
-    return block_index(first_visible(num_tokens, window), block_size)
 
 
 class SlidingWindowBlockManager(BlockManagerImpl):

@@ -19,8 +19,8 @@ from torch.nn.functional import normalize, scaled_dot_product_attention, silu, s
 
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.errors import InvalidRangeError
+from kvspec.impl.paging import first_visible
 from kvspec.impl.paging import window as cells_of
-from kvspec.impl.sliding_window_block_manager import first_visible
 from kvspec.impl.worker.delta_rule import causal_convolution, gated_delta_rule
 
 LayerKind = Literal["linear", "attention", "window"]

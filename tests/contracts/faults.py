@@ -268,6 +268,22 @@ TABLE: dict[Function, dict[str, tuple[str, ...]]] = {
         "(stop - 1) // block_size + 1": ("stop // block_size + 1", "stop // block_size", "(stop - 1) // 16 + 1"),
         "1, num_blocks)": ("1, num_blocks + 1)", "1, num_blocks - (stop == 1000))"),
     },
+    paging.first_visible: {
+        "max(0, position - window + 1)": (
+            "max(0, position - window)",
+            "max(1, position - window + 1)",
+            "position - window + 1",
+            "max(0, position - window + 1 + (window == 4096))",
+        )
+    },
+    paging.released_blocks: {
+        "first_visible(num_tokens, window), block_size": (
+            "first_visible(num_tokens + 1, window), block_size",
+            "first_visible(num_tokens, window) + block_size - 1, block_size",
+            "first_visible(num_tokens, window), 16",
+            "num_tokens, block_size",
+        )
+    },
     paging.window: {
         "block_index(start, block_size)": (
             "block_index(start + 1, block_size)",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kvspec.impl.block import release_all
 from kvspec.impl.composite_block_manager import CompositeBlockManager
+from kvspec.impl.paging import released_blocks
 from kvspec.impl.sequence import GroupTable, Sequence
-from kvspec.impl.sliding_window_block_manager import SlidingWindowBlockManager, released_blocks
+from kvspec.impl.sliding_window_block_manager import SlidingWindowBlockManager
 
 
 class WindowsOf(CompositeBlockManager):

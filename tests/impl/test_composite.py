@@ -27,8 +27,9 @@ from kvspec.impl.block import release_all
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
 from kvspec.impl.errors import ClosedError, ForeignHandleError, InvalidRangeError, KVCacheError, NoIdsError
+from kvspec.impl.paging import released_blocks
 from kvspec.impl.sequence import NO_BLOCK, Sequence
-from kvspec.impl.sliding_window_block_manager import SlidingWindowBlockManager, released_blocks
+from kvspec.impl.sliding_window_block_manager import SlidingWindowBlockManager
 
 EXAMPLES = 3 * settings.default.max_examples  # type: ignore[union-attr]
 FULL = ManagerType(9, 2)
