@@ -54,7 +54,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "managers=2,regions=1,page_bytes=3,physical=4",
         ),
         "prefetch": ("blocks=2,len=1,tokens=1,pins=0", "blocks=3,len=1,tokens=1", ""),
-        "concurrent": ("threads=1", ""),
+        "concurrent": ("threads=1", "", "blocks=3"),
     }
 )
 """What ``kvspec check`` explores."""
