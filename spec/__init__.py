@@ -40,6 +40,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "pages": ("kvspec.spec.pages", "Pages"),
         "xtensor": ("kvspec.spec.xtensor", "XTensor"),
         "prefetch": ("kvspec.spec.prefetch", "Prefetch"),
+        "hierarchy": ("kvspec.spec.hierarchy", "Hierarchy"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""

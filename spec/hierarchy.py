@@ -154,7 +154,8 @@ class Hierarchy(Machine):
         require(self.host.blocks.free.has(target))
         self.device.match(key, Seat.pin_of(pin))
         self.host.allocate(target, Seat.pin_of(pin))
-        self.host_new.add(target)
+        with when(self.device_new.has(self.device.entry[key])):
+            self.host_new.add(target)
         self.device_end[pin] = self.device.entry[key]
         self.host_end[pin] = target
         self.copied[pin] = key
@@ -187,7 +188,8 @@ class Hierarchy(Machine):
         require(self.host.cached.has(key))
         self.device.share(self.table[seq, index], Seat.pin_of(pin))
         self.host.match(key, Seat.pin_of(pin))
-        self.device_new.add(self.table[seq, index])
+        with when(self.host_new.has(self.host.entry[key])):
+            self.device_new.add(self.table[seq, index])
         self.device_end[pin] = self.table[seq, index]
         self.host_end[pin] = self.host.entry[key]
         self.copied[pin] = key
@@ -482,7 +484,7 @@ class Hierarchy(Machine):
 
     # -- invariants: since the last reset ----------------------------------------------------------------------------
 
-    @invariant("what a fresh place has was begun since the last reset")
+    @invariant("what a fresh place has is not from before the last reset")
     def fresh_is_new(self) -> Bool:
         return forall(
             Seq,
@@ -490,18 +492,18 @@ class Hierarchy(Machine):
             lambda s, i: implies(self.placed(s, i) & self.fresh.has((s, i)), self.device_new.has(self.table[s, i])),
         )
 
-    @invariant("a copy that is not stale was begun since the last reset")
+    @invariant("what a copy brings that is not stale is not from before the last reset")
     def offload_is_new(self) -> Bool:
         return forall(
             Pin,
             lambda p: implies(self.offloading.has(p) & ~self.stale.has(p), self.host_new.has(self.host_end[p])),
         )
 
-    @invariant("what can be matched on the device was begun there since the last reset, and since it woke")
+    @invariant("what can be matched on the device is not from before the last reset, nor from before it slept")
     def device_keys_new(self) -> Bool:
         return forall(Block, Chain, lambda b, k: implies(self.device.keyed(b, k), self.device_new.has(b)))
 
-    @invariant("what can be matched on the host was begun there since the last reset")
+    @invariant("what can be matched on the host is not from before the last reset")
     def host_keys_new(self) -> Bool:
         return forall(Block, Chain, lambda b, k: implies(self.host.keyed(b, k), self.host_new.has(b)))
 
@@ -979,6 +981,7 @@ class Hierarchy(Machine):
             forall(Chain, lambda k: ~self.device.cached.has(k) & ~self.host.cached.has(k))
             & forall(Pin, lambda p: implies(self.offloading.has(p), self.stale.has(p)))
             & forall(Seq, Index, lambda s, i: ~self.fresh.has((s, i)))
+            & forall(Block, lambda b: ~self.device_new.has(b) & ~self.host_new.has(b))
         )
 
     @theorem("a reset takes no block from a place or a copy", after=reset)
@@ -1004,6 +1007,7 @@ class Hierarchy(Machine):
         return (
             self.asleep
             & forall(Chain, lambda k: ~self.device.cached.has(k))
+            & forall(Block, lambda b: ~self.device_new.has(b))
             & forall(Seq, Index, lambda s, i: ~old(self).placed(s, i))
             & forall(Pin, lambda p: ~old(self).on_device(p))
             & forall(Chain, lambda k: self.host.cached.has(k) == old(self).host.cached.has(k))

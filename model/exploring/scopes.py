@@ -77,6 +77,7 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "composite": "groups=2,blocks=2,seqs=1,len=2,block_size=1,window=1",
         "xtensor": "managers=1,blocks=2,holders=1,regions=2,physical=5,block_bytes=3,page_bytes=4",
         "prefetch": "blocks=3,seqs=1,len=2,tokens=1.2,block_size=1,pins=1",
+        "hierarchy": "blocks=3,seqs=1,len=1,tokens=1,block_size=1,pins=2",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
