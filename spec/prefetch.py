@@ -275,7 +275,10 @@ class Prefetch(Machine):
         return forall(
             Seq,
             Index,
-            lambda q, i: implies((i < self.planned[q]) & ~self.stale.has(q), self.recent.has(self.block[q, i])),
+            lambda q, i: implies(
+                ~self.is_in(q, Stage.out()) & ~self.stale.has(q) & (i < self.planned[q]),
+                self.recent.has(self.block[q, i]),
+            ),
         )
 
     @invariant("what can be matched has come since the last reset")
