@@ -1,7 +1,7 @@
 """What a verdict on a mutant rests on, as a fingerprint: if nothing of it has changed, the verdict stands.
 
 A mutant of an event is judged by the obligations of its row, so by that event, the invariants and axioms, and the
-theorems about the row. A weakened invariant is judged by the whole chapter, an axiom by all chapters.
+theorems about the row. A weakened invariant is judged by the whole chapter, an axiom by all chapters that have it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def key(mutant: Mutant, by: str = "proof") -> str:
         return joined((key(mutant), *row_keys(mutant.chapter).values(), *scopes))
     parts = row_keys(mutant.chapter)
     match mutant.row:
-        case "axiom":  # the chapters that stand on this one may need it
-            said = [k for name in CHAPTERS for k in row_keys(name).values()]
+        case "axiom":
+            said = [k for name in standing_on(mutant) for k in row_keys(name).values()]
         case "invariant":
             said = list(parts.values())
         case row:
@@ -39,7 +39,19 @@ def key(mutant: Mutant, by: str = "proof") -> str:
     return joined((*said, content(mutant)))
 
 
-@lru_cache(maxsize=16)
+def standing_on(mutant: Mutant) -> dict[str, str]:
+    """The chapters that have the axiom which a mutant does not assume, each with its name there: the mutant's own, and
+    those that use it and may need it."""
+    axiom = mutant.change.partition(" ")[0]
+    return {
+        name: s.name
+        for name in CHAPTERS
+        for s in load(name).axioms
+        if s.where == mutant.where and s.name.rpartition(".")[2] == axiom
+    }
+
+
+@lru_cache(maxsize=64)
 def row_keys(name: str) -> dict[str, str]:
     """For each row of a chapter the fingerprint of what is said in it and assumed for it."""
     return keys_of(load(name))

@@ -15,13 +15,13 @@ from functools import lru_cache
 import msgspec
 
 from kvspec.proofs.mutation.equal import implied, same_row
-from kvspec.proofs.mutation.key import key
+from kvspec.proofs.mutation.key import key, standing_on
 from kvspec.proofs.mutation.mutants import STATED, Mutant, mutants
 from kvspec.proofs.obligations import CAN_FAIL, DEFINED, ChapterObligations, Obligation
 from kvspec.proofs.problems import Group, Shared, grouped, grouped_by
 from kvspec.proofs.prove import Options, Prover
 from kvspec.proofs.verdicts import Verdict
-from kvspec.spec import CHAPTERS, load
+from kvspec.spec import load
 from kvspec.spec.language.chapter import Chapter
 
 OPTIONS = Options(runs=0)
@@ -152,14 +152,8 @@ def fate_of_weakened(mutant: Mutant, others: Sequence[Fate]) -> Fate:
 def fate_without_axiom(mutant: Mutant) -> Fate:
     """What becomes of the chapter, and of those that stand on it, where an axiom is not assumed: something is no longer
     proved, or it is not needed."""
-    axiom = mutant.change.partition(" ")[0]
-    texts = {mutant.chapter: mutant.text}
-    for name in CHAPTERS:
-        for s in load(name).axioms:
-            if s.name.endswith(f".{axiom}") and s.where == mutant.where:
-                texts[name] = load(name).without_axiom(s.name)
-    for name, text in texts.items():
-        failing, killer = judged(grouped(ChapterObligations(name, text)))
+    for name, axiom in standing_on(mutant).items():
+        failing, killer = judged(grouped(ChapterObligations(name, load(name).without_axiom(axiom))))
         if failing:
             note = "" if killer else UNPROVED
             return Fate(mutant.id, key(mutant), KILLED, PROOF, killer or failing[0], failing, note)

@@ -13,8 +13,9 @@ from library import Book, Library
 
 from kvspec.proofs.mutation import campaign
 from kvspec.proofs.mutation.campaign import PIECE, Campaign, Notebook, Piece, by_verdict, is_invariant
-from kvspec.proofs.mutation.key import key
+from kvspec.proofs.mutation.key import key, standing_on
 from kvspec.proofs.mutation.kill import Fate, known
+from kvspec.proofs.mutation.mutants import AXIOM
 from kvspec.spec import load
 from kvspec.spec.language import Bool, Machine, event, forall, implies, invariant, nat, require
 
@@ -274,6 +275,13 @@ def test_fates_are_counted_by_who_killed_them() -> None:
     fates = [Fate(str(n), "", verdict, by) for n, (verdict, by) in enumerate(said)]
     counts = {"proof": 2, "exploration": 1, "test": 1, "equivalent": 1, "alive": 1}
     assert by_verdict(fates) == counts and by_verdict([]) == dict.fromkeys(counts, 0)
+
+
+def test_a_forgotten_axiom_rests_on_the_chapters_that_have_it() -> None:
+    (mutant,) = (m for m in known("blocks").values() if m.row == AXIOM)
+    found = standing_on(mutant)
+    assert found["blocks"] == "padding_unusable" and found["prefix_cache"] == "blocks.padding_unusable"
+    assert "sequences" in found and not {"keys", "trim", "recency"} & set(found)
 
 
 def test_keys_of_the_specification_are_those_of_the_text_alone() -> None:
