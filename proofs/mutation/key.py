@@ -45,7 +45,7 @@ def standing_on(mutant: Mutant) -> dict[str, str]:
     axiom = mutant.change.partition(" ")[0]
     return {
         name: s.name
-        for name in CHAPTERS
+        for name in dict.fromkeys((*CHAPTERS, mutant.chapter))  # which need not be one of the specification's own
         for s in load(name).axioms
         if s.where == mutant.where and s.name.rpartition(".")[2] == axiom
     }
