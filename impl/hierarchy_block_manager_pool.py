@@ -218,17 +218,18 @@ class HierarchyBlockManagerPool(BlockManagerPool):
         """
         if transfer not in self.transfers_ or transfer.stage is not Stage.STARTED:
             raise TransferStateError("HierarchyBlockManagerPool.finish_transfer", repr(transfer), "a started one")
-        self._end(transfer)
         if transfer.direction is Direction.OFFLOAD:
             self._offloaded(transfer, ok)
         else:
             self._loaded(transfer, ok)
-        transfer.device.release()
-        self.host_block_managers_[transfer.rank].release_blocks([transfer.host])
+        self._end(transfer)
 
     def _end(self, transfer: BlockTransfer) -> None:
+        """Both blocks are let go."""
         del self.transfers_[transfer]
         transfer.stage = Stage.ENDED
+        transfer.device.release()
+        self.host_block_managers_[transfer.rank].release_blocks([transfer.host])
 
     def _offloaded(self, transfer: BlockTransfer, ok: bool) -> None:
         """The key can be found on the host if its copy is complete, unless it is there by now or was to be dropped."""
@@ -257,14 +258,9 @@ class HierarchyBlockManagerPool(BlockManagerPool):
         for transfer in sequence.loading_:
             transfer.sequence = None
             if transfer.stage is Stage.PLANNED:
-                self._cancel(transfer, self.load_block_transfer_infos_[transfer.rank])
+                self.load_block_transfer_infos_[transfer.rank].remove(transfer)
+                self._end(transfer)
         sequence.loading_, sequence.loaded_ = [], {}
-
-    def _cancel(self, transfer: BlockTransfer, planned: deque[BlockTransfer]) -> None:
-        planned.remove(transfer)
-        self._end(transfer)
-        transfer.device.release()
-        self.host_block_managers_[transfer.rank].release_blocks([transfer.host])
 
     # -- from a store ------------------------------------------------------------------------------------------------
     @while_open
@@ -366,8 +362,11 @@ class HierarchyBlockManagerPool(BlockManagerPool):
         """The device memory is given up: its keys are dropped, those of the host stay.
 
         Raises:
-            SequenceStateError: a block of the device is in use, by a sequence, an outside holder or a transfer.
+            SequenceStateError: it sleeps already, or a block of the device is in use, by a sequence, an outside holder
+                or a transfer.
         """
+        if self.asleep_:
+            raise SequenceStateError("HierarchyBlockManagerPool.sleep", "the pool sleeps", "a call after wake")
         held = [m.num_total_blocks - 1 - m.num_available_blocks for m in map(self._ordinary, range(self.num_ranks))]
         if any(held):
             what = f"{sum(held)} device blocks are in use"
@@ -394,8 +393,6 @@ class HierarchyBlockManagerPool(BlockManagerPool):
             planned.clear()
         for transfer in list(self.transfers_):
             self._end(transfer)
-            transfer.device.release()
-            self.host_block_managers_[transfer.rank].release_blocks([transfer.host])
         for prefetch in list(self.prefetches_):
             self._end_prefetch(prefetch, 0)
         super().close()

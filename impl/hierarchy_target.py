@@ -109,7 +109,7 @@ class TorchHierarchyTarget(TorchPoolTarget):
         Returns:
             The logical indices of the blocks that have come.
         """
-        size, host = self._block_size, self.host_buffers_[rank]
+        size = self._block_size
         known = as_tokens(tokens)
         prefetch = self.pool_.begin_prefetch(known, PrefixKeys(size, encoded(context)), rank)
         planned = self.pool_.plan_prefetch(prefetch, block_index(len(known), size))
@@ -117,7 +117,7 @@ class TorchHierarchyTarget(TorchPoolTarget):
         arrived = planned[:num_arrived]
         for index, block_id in arrived:
             slots = torch.arange(block_id * size, (block_id + 1) * size)
-            host.write_tags(slots, contents[index * size : (index + 1) * size])
+            self.host_buffers_[rank].write_tags(slots, contents[index * size : (index + 1) * size])
         self.pool_.finish_prefetch(prefetch, len(arrived))
         return [index for index, _ in arrived]
 

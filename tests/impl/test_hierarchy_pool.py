@@ -407,6 +407,7 @@ MISUSES: dict[str, tuple[Callable[[HierarchyBlockManagerPool], object], str]] = 
     "ended twice": (lambda pool: [pool.finish_prefetch(p, 1) for p in [planned(pool)] * 2], "ended or of another"),
     "cancelled twice": (lambda pool: [pool.cancel_prefetch(p) for p in [begun(pool)] * 2], "ended or of another"),
     "awake": (lambda pool: pool.wake(), "it is awake"),
+    "asleep": (lambda pool: [pool.sleep() for _ in range(2)], "the pool sleeps"),
 }
 
 

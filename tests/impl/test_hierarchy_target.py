@@ -310,6 +310,14 @@ def test_what_is_on_its_way_during_a_reset_is_missed_by_contents_alone() -> None
     target.close()
 
 
+@pytest.mark.parametrize("rank", [-1, 1, 7])
+def test_a_prefetch_for_an_unknown_rank_is_misuse(rank: int) -> None:
+    target = TorchHierarchyTarget(PoolConfig(num_blocks=4, block_size=SIZE, num_single_blocks=3), 4)
+    with pytest.raises(MisuseError, match=f"rank {rank}"):
+        target.prefetch([0, 1], Context(), rank, 1, tags([0, 1]))
+    target.close()
+
+
 # -- copiers -----------------------------------------------------------------------------------------------------------
 
 
