@@ -18,12 +18,12 @@ from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
     ConformReport,
-    Form,
     FoundViolation,
 )
 from kvspec.model.conform import (
     conform as drive,
 )
+from kvspec.model.conformance import Form
 from kvspec.model.generator import Kind
 from kvspec.model.operations import Operation
 from kvspec.model.promises import PROMISES, Family
@@ -83,7 +83,9 @@ def conform(
     block_size: Annotated[
         int | None, typer.Option(min=1, help="Tokens per block; by default 1 to 4, in some 16.", show_default=False)
     ] = None,
-    form: Annotated[Form, typer.Option(help="Single managers, pools of ranks, or both.")] = Form.BOTH,
+    form: Annotated[
+        Form | None, typer.Option(help="What to drive; by default all that the target can be.", show_default=False)
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, help="Ranks of every pool; by default 1 to 3.", show_default=False)
     ] = None,
@@ -123,7 +125,7 @@ def conform(
             kind=kind,
             num_blocks=blocks,
             block_size=block_size,
-            form=Form.POOLS if form is Form.BOTH and any(n is not None for n in asked) else form,
+            form=Form.POOLS if form is None and any(n is not None for n in asked) else form,
             num_ranks=ranks,
             num_single_blocks=single,
             num_state_slots=slots,

@@ -20,7 +20,7 @@ from kvspec.impl.errors import InvalidRangeError, SequenceStateError, TransferSt
 from kvspec.impl.paging import block_index, longest_hit
 from kvspec.impl.prefix_cache import PrefixCache, PrefixKeys
 from kvspec.impl.sequence import Sequence
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import Form, PoolConfig
 
 
 class HierarchyBlockManagerPool(BlockManagerPool):
@@ -46,32 +46,30 @@ class HierarchyBlockManagerPool(BlockManagerPool):
         asleep_: the device contents are gone, and only `wake` and what ends transfers can be called.
 
     Args:
-        config: sizes and options, without linear state: a state cannot be taken from a host block.
-        num_host_blocks: of each rank, block 0 (padding) included; at least 2.
+        config: sizes and options, of a pool with a host tier. It has no linear state: a state cannot be taken from a
+            host block.
         choice: which kind of block manager the device has; no composite, which has no keys.
         copy_blocks, record_events: see `BlockManagerPool`.
     Raises:
-        InvalidRangeError: the config has linear state or no prefix cache, the device would be a composite, or there are
-            fewer than 2 host blocks.
+        InvalidRangeError: the config has no host tier, or the device would be a composite.
     """
 
     def __init__(
         self,
         config: PoolConfig,
-        num_host_blocks: int,
         *,
         choice: ManagerChoice = ManagerChoice(),  # noqa: B008 - it is a constant
         copy_blocks: CopyBlocks | None = None,
         record_events: bool = True,
     ) -> None:
-        if config.has_linear_state or not config.enable_prefix_cache or choice.manager_types:
-            what = f"{config} and {choice}"
-            raise InvalidRangeError("HierarchyBlockManagerPool", what, "a prefix cache, no linear state, no composite")
+        if config.form is not Form.TIERS or choice.manager_types:
+            what = f"{config.form.words} and {choice}"
+            raise InvalidRangeError("HierarchyBlockManagerPool", what, f"{Form.TIERS.words}, and no composite")
         super().__init__(config, choice=choice, copy_blocks=copy_blocks, record_events=record_events)
         ranks = range(config.num_ranks)
         self.host_block_managers_ = [
             BlockManagerImpl(
-                num_host_blocks, config.block_size, sanitizer=self._sanitizer(), record_events=record_events
+                config.num_host_blocks, config.block_size, sanitizer=self._sanitizer(), record_events=record_events
             )
             for _ in ranks
         ]

@@ -17,7 +17,7 @@ from kvspec.impl.sanitizer import Memory, Sanitizer
 from kvspec.impl.target import cached_blocks
 from kvspec.impl.target_base import encoded, operation
 from kvspec.impl.tokens import as_tokens
-from kvspec.model.conformance import Context, PoolConfig, Tags
+from kvspec.model.conformance import Context, Form, PoolConfig, Tags
 
 MakeCopier = Callable[[Sequence[KVBuffers], Sequence[KVBuffers]], BlockCopier]
 
@@ -29,19 +29,18 @@ class TorchHierarchyTarget(TorchPoolTarget):
     ended. A sequence that is loading cannot be written before.
 
     Args:
-        config: sizes and options, of a pool with a prefix cache and without linear state.
-        num_host_blocks: of each rank, padding included.
+        config: sizes and options, of a pool with a host tier.
         make_copier: who copies, from the buffers of both tiers by rank; by default as fits the device.
         device, layers, heads, head_dim, record_events: see `TorchPoolTarget`.
     """
 
     name_ = "TorchHierarchyTarget"
+    form_ = Form.TIERS
     pool_: HierarchyBlockManagerPool
 
     def __init__(
         self,
         config: PoolConfig,
-        num_host_blocks: int,
         *,
         make_copier: MakeCopier = block_copier,
         layers: int = 1,
@@ -50,13 +49,12 @@ class TorchHierarchyTarget(TorchPoolTarget):
         device: torch.device | str = "cpu",
         record_events: bool = True,
     ) -> None:
-        self.num_host_blocks = num_host_blocks
         super().__init__(
             config, layers=layers, heads=heads, head_dim=head_dim, device=device, record_events=record_events
         )
         self.host_buffers_ = [
             KVBuffers(
-                num_host_blocks,
+                config.num_host_blocks,
                 config.block_size,
                 layers=layers,
                 heads=heads,
@@ -71,9 +69,7 @@ class TorchHierarchyTarget(TorchPoolTarget):
         self.copier_ = make_copier(self.buffers_, self.host_buffers_)
 
     def _make_pool(self, record_events: bool) -> HierarchyBlockManagerPool:
-        return HierarchyBlockManagerPool(
-            self.config, self.num_host_blocks, copy_blocks=self._copy_blocks, record_events=record_events
-        )
+        return HierarchyBlockManagerPool(self.config, copy_blocks=self._copy_blocks, record_events=record_events)
 
     # -- transfers ---------------------------------------------------------------------------------------------------
     @operation

@@ -23,7 +23,7 @@ from kvspec.impl.state_buffers import StateBuffers
 from kvspec.impl.target import cached_blocks
 from kvspec.impl.target_base import BaseTarget, operation
 from kvspec.impl.write_plan import WritePlan, as_tags
-from kvspec.model.conformance import CacheEvent, Capability, PoolConfig, Tags, advance
+from kvspec.model.conformance import OF_VARIANTS, CacheEvent, Capability, Form, PoolConfig, Tags, advance
 
 
 class TorchPoolTarget(BaseTarget):
@@ -36,11 +36,12 @@ class TorchPoolTarget(BaseTarget):
         device: where the memory is.
         record_events: keep cache events for `drain_events`; without a reader they only grow.
     Raises:
-        InvalidRangeError: the config is not that of a pool.
+        InvalidRangeError: the config is that of another form.
     """
 
-    capabilities: frozenset[Capability] = frozenset(Capability) - {Capability.FORK}
+    capabilities: frozenset[Capability] = frozenset(Capability) - OF_VARIANTS - {Capability.FORK}
     name_ = "TorchPoolTarget"
+    form_ = Form.POOLS
 
     def __init__(
         self,

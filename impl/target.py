@@ -29,26 +29,24 @@ from kvspec.impl.sequence_blocks import (
 )
 from kvspec.impl.target_base import BaseTarget, operation
 from kvspec.impl.write_plan import WritePlan, as_tags
-from kvspec.model.conformance import CacheEvent, Capability, PoolConfig, Tags
-
-POOL_CAPABILITIES = frozenset({Capability.POOL, Capability.LINEAR_STATE, Capability.STATES})
-"""What only the target of a pool can show."""
+from kvspec.model.conformance import OF_POOLS, OF_VARIANTS, CacheEvent, Capability, Form, PoolConfig, Tags
 
 
 class TorchTarget(BaseTarget):
     """Sequences over one `BlockManagerImpl`, with K and V in torch tensors.
 
     Args:
-        config: sizes and options; not of a pool.
+        config: sizes and options, of one manager.
         layers, heads, head_dim: shape of a cell (see `KVBuffers`).
         device: where K and V are.
         record_events: keep cache events for `drain_events`; without a reader they only grow.
     Raises:
-        InvalidRangeError: the config is that of a pool.
+        InvalidRangeError: the config is that of another form.
     """
 
-    capabilities: frozenset[Capability] = frozenset(Capability) - POOL_CAPABILITIES
+    capabilities: frozenset[Capability] = frozenset(Capability) - OF_POOLS - OF_VARIANTS
     name_ = "TorchTarget"
+    form_ = Form.MANAGERS
 
     def __init__(
         self,
@@ -60,9 +58,6 @@ class TorchTarget(BaseTarget):
         device: torch.device | str = "cpu",
         record_events: bool = True,
     ) -> None:
-        if config.is_pool:
-            what = f"num_single_blocks {config.num_single_blocks}"
-            raise InvalidRangeError("TorchTarget", what, "0: a pool is driven by TorchPoolTarget")
         super().__init__(config)
         self.sanitizer_ = Sanitizer() if config.sanitizer else None
         self.manager_ = self._make_manager(record_events)

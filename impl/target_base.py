@@ -15,7 +15,7 @@ from kvspec.impl.paging import window
 from kvspec.impl.prefix_cache import encode_context
 from kvspec.impl.sequence import Sequence
 from kvspec.impl.tokens import as_tokens
-from kvspec.model.conformance import Context, MisuseError, PoolConfig, Tags
+from kvspec.model.conformance import Context, Form, MisuseError, PoolConfig, Tags
 
 _T = TypeVar("_T", bound="BaseTarget")
 _P = ParamSpec("_P")
@@ -47,13 +47,19 @@ class BaseTarget(ABC):
 
     Args:
         config: sizes and options.
+    Raises:
+        InvalidRangeError: the config is that of another form.
     """
 
     hit_limit: Literal["all", "all_but_one"] = "all_but_one"
     name_: str
     """What errors call the class."""
+    form_: Form
+    """What it is."""
 
     def __init__(self, config: PoolConfig) -> None:
+        if config.form is not self.form_:
+            raise InvalidRangeError(self.name_, f"a config of {config.form.words}", f"one of {self.form_.words}")
         self.config = config
         self.closed_ = False
         self._block_size = config.block_size

@@ -10,15 +10,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 import kvspec.model.operations as ops
 from kvspec.model.acceptor import AnyAcceptor, judge_of
-from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PoolConfig, TargetError, checked_target
-from kvspec.model.generator import SHOW_EVICTION, Generator, Kind, RandomSource, pool_config, ranked_config
+from kvspec.model.conformance import Capability, Form, MakeTarget, MisuseError, PoolConfig, TargetError, checked_target
+from kvspec.model.forms import FORMS, OF_FORMS
+from kvspec.model.generator import Generator, Kind, RandomSource
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
@@ -30,18 +30,9 @@ DEFAULT_OPERATIONS: Final = 20_000
 MAX_CELLS: Final = 2**20
 """Every comparison looks at each cell of the largest pool that is driven."""
 _SIZES: Final = ("num_blocks", "block_size")
-_POOL_SIZES: Final = ("num_ranks", "num_single_blocks", "num_state_slots", "checkpoint_interval", "trim")
 _LENGTHS: Final = (20, 300)
 _LONG_LENGTHS: Final = (300, 2000)
 _LONG_RATE: Final = 0.05
-
-
-class Form(StrEnum):
-    """What is driven."""
-
-    BOTH = "both"
-    MANAGERS = "managers"
-    POOLS = "pools"
 
 
 class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +43,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         operations: how many; None for any number (then `seconds` must be given).
         seconds: for how long at most.
         kind: valid operations, wild ones, or both.
-        form: single managers, pools of ranks, or both, as far as the target can be made so.
+        form: what to drive; by default all that the target can be.
         num_blocks, block_size: the same pool each time; by default mostly small ones of all sizes.
         num_ranks, num_single_blocks, num_state_slots, checkpoint_interval, trim: so for pools of ranks.
         prefix_cache: whether pools may have a prefix cache; otherwise none has one.
@@ -68,7 +59,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     operations: int | None = DEFAULT_OPERATIONS
     seconds: float | None = None
     kind: Kind = Kind.MIXED
-    form: Form = Form.BOTH
+    form: Form | None = None
     num_blocks: int | None = None
     block_size: int | None = None
     num_ranks: int | None = None
@@ -91,7 +82,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check_sizes()
 
     def _check_sizes(self) -> None:
-        fixed = {name: value for name in _POOL_SIZES if (value := getattr(self, name)) is not None}
+        fixed = {name: value for name in FORMS[Form.POOLS].options if (value := getattr(self, name)) is not None}
         if fixed and self.form is Form.MANAGERS:
             name, value = next(iter(fixed.items()))
             raise ValueError(f"{name}: {value}, expected none where only managers are driven")
@@ -280,13 +271,13 @@ EVIDENCE: Final[Mapping[Family, _Evidence]] = {
     Family.STATE_POSITION: _Evidence(("states",), "states", (Capability.STATES,)),
     Family.RANK: _Evidence(("ranks",), "ranks chosen", (Capability.POOL,)),
     Family.UNITS: _Evidence(("units",), "single blocks and slots handed out", (Capability.POOL,)),
+    Family.WINDOW: _Evidence(("slides",), "blocks behind a window given back", (Capability.GROUPS,)),
+    Family.TIERS: _Evidence(("copied",), "copies between tiers", (Capability.HOST,)),
+    Family.PAGES: _Evidence(("taken",), "blocks handed out", (Capability.PAGES,)),
     Family.MISUSE: _Evidence(("operations",), "operations"),
     Family.INVARIANT: _Evidence(("operations",), "operations"),
 }
 
-
-OF_POOLS: Final = frozenset({Family.STATE_POSITION, Family.RANK, Family.UNITS})
-"""Families that only pools of ranks can break; of managers nothing is said about them."""
 
 _DONE: Final[Mapping[type, str]] = {
     ops.Allocate: "allocations",
@@ -333,15 +324,15 @@ class Conformance:
         self.counts: Counter[str] = Counter()
         self.episodes = 0
         self.capabilities: frozenset[Capability] = frozenset()
-        self._shown: dict[bool, frozenset[Capability]] = {}
+        self._shown: dict[Form, frozenset[Capability]] = {}
         self._make_target = make_target
         self._on_progress = on_progress
+        self._driven: set[Form] = set()
         self._started = 0.0
         self._seconds = 0.0
-        self._most_blocks = self._longest_block = self._longest_episode = self._pools = 0
+        self._most_blocks = self._longest_block = self._longest_episode = 0
         self._found: tuple[Violation, Case, tuple[bool, ...]] | None = None
-        self._forms: list[bool] = []
-        self._linear = self._keys = True
+        self._forms: list[Form] = []
 
     def run(self) -> ConformReport:
         """Episode after episode, until the end or the first violation."""
@@ -368,7 +359,7 @@ class Conformance:
             self._longest_episode,
             sorted(c.value for c in self.capabilities),
             dict(sorted(self.counts.items())),
-            [self._verdict(family, violation) for family in Family if self._pools or family not in OF_POOLS],
+            [self._verdict(f, violation) for f in Family if self._driven & OF_FORMS.get(f, self._driven)],
             violation,
             interrupted,
         )
@@ -384,11 +375,11 @@ class Conformance:
         options = self.options
         self.episodes += 1
         source = RandomSource(f"{options.seed}/{self.episodes}")
-        config = self._config(source, self._forms[0] if len(self._forms) == 1 else source.chance(0.5))
+        config = self._config(source, self._forms[0] if len(self._forms) == 1 else source.choice(self._forms))
         target = checked_target(self._make_target, config)
         self._same_capabilities(config, target.capabilities)
         judge = judge_of(target, config, every=options.every, pool=self.pools.take(config))
-        self._pools += config.is_pool
+        self._driven.add(config.form)
         generator = Generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[tuple[AnyOperation, bool]] = []
         length = source.integer(*(_LONG_LENGTHS if source.chance(_LONG_RATE) else _LENGTHS))
@@ -408,7 +399,7 @@ class Conformance:
 
     def _same_capabilities(self, config: PoolConfig, shown: frozenset[Capability]) -> None:
         """What a target can show must not depend on the pool: the verdicts are about all pools together."""
-        known = self._shown.setdefault(config.is_pool, frozenset(shown))
+        known = self._shown.setdefault(config.form, frozenset(shown))
         if shown != known:
             differing = ", ".join(sorted(shown ^ known))
             raise TargetError(f"has other capabilities in pool {self.episodes} than in those before: {differing}")
@@ -416,40 +407,35 @@ class Conformance:
 
     # -- what is driven ------------------------------------------------------------------------------------------
 
-    def _find_forms(self) -> list[bool]:
-        """Whether managers (False) and pools of ranks (True) are driven: those that the target can be."""
+    def _find_forms(self) -> list[Form]:
+        """What is driven: of what is asked for, that which the target can be."""
         form = self.options.form
-        wanted = [False] * (form is not Form.POOLS) + [True] * (form is not Form.MANAGERS)
-        found = [is_pool for is_pool in wanted if self._can_be(is_pool)]
-        if not found and form is Form.POOLS:
-            raise TargetError(f"cannot be driven as a pool of ranks: it lacks the capability {Capability.POOL}")
-        return found or [False]
+        found = [f for f in (FORMS if form is None else (form,)) if self._can_be(f)]
+        if not found and form is not None and form is not Form.MANAGERS:
+            raise TargetError(f"cannot be driven as {form.words}: it lacks the capability {FORMS[form].need}")
+        return found or [Form.MANAGERS]
 
-    def _can_be(self, is_pool: bool) -> bool:
-        size = PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3 if is_pool else 0)
-        config = self._fixed(msgspec.structs.replace(size, sanitizer=self.options.sanitizer))
+    def _can_be(self, form: Form) -> bool:
+        need = FORMS[form].need
         try:
-            target = checked_target(self._make_target, config)
+            shown = checked_target(self._make_target, self._fixed(FORMS[form].smallest)).capabilities
         except TargetError:
             return False
-        if is_pool:
-            self._linear = Capability.LINEAR_STATE in target.capabilities
-            self._keys = bool(target.capabilities & SHOW_EVICTION)
-        return not is_pool or Capability.POOL in target.capabilities
+        if need is not None and need not in shown:
+            return False
+        self._shown[form] = frozenset(shown)
+        return True
 
-    def _config(self, source: RandomSource, is_pool: bool) -> PoolConfig:
-        sanitizer = self.options.sanitizer
-        if not is_pool:
-            return self._fixed(pool_config(source, sanitizer=sanitizer))
-        return self._fixed(ranked_config(source, linear=self._linear, sanitizer=sanitizer, keys=self._keys))
+    def _config(self, source: RandomSource, form: Form) -> PoolConfig:
+        return self._fixed(FORMS[form].draw(source, self._shown.get(form, frozenset(Capability))))
 
     def _fixed(self, config: PoolConfig) -> PoolConfig:
         """The config with what the options fix."""
         options = self.options
-        fields = _SIZES if not config.is_pool else (*_SIZES, *_POOL_SIZES)
+        fields = (*_SIZES, *FORMS[config.form].options)
         fixed = {name: value for name in fields if (value := getattr(options, name)) is not None}
         keys = options.prefix_cache and config.enable_prefix_cache
-        return msgspec.structs.replace(config, enable_prefix_cache=keys, **fixed)
+        return msgspec.structs.replace(config, enable_prefix_cache=keys, sanitizer=options.sanitizer, **fixed)
 
     def _operate(
         self, judge: AnyAcceptor, generator: Generator, length: int, done: list[tuple[AnyOperation, bool]]

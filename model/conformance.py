@@ -35,6 +35,49 @@ class MisuseError(Exception):
     """A call that no correct caller makes; the target refused it and kept its state."""
 
 
+class ManagerType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sub-manager of a composite: the layers of one group (seed 9.2, manager_types).
+
+    Attributes:
+        num_blocks: its blocks, block 0 (padding) included; at least 2.
+        block_size: tokens per block; at least 1.
+        window: tokens that a query of its layers sees, its own included; None: all.
+
+    Raises:
+        ValueError: a size is out of range.
+    """
+
+    num_blocks: int
+    block_size: int
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_blocks(self.num_blocks, self.block_size)
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window: {self.window}, expected at least 1")
+
+
+class Form(StrEnum):
+    """What a target is."""
+
+    MANAGERS = "managers"
+    POOLS = "pools"
+    COMPOSITES = "composites"
+    TIERS = "tiers"
+    PAGES = "pages"
+
+    @property
+    def words(self) -> str:
+        """What one of them is called."""
+        return {
+            Form.MANAGERS: "a manager",
+            Form.POOLS: "a pool of ranks",
+            Form.COMPOSITES: "a composite",
+            Form.TIERS: "a pool with a host tier",
+            Form.PAGES: "a manager with pages that are mapped on demand",
+        }[self]
+
+
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Size and options of one pool.
 
@@ -50,9 +93,17 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         checkpoint_interval: tokens between positions that may have a checkpoint; 0: the block size.
         trim: which hits are kept where states have to be restored (seed 7.2): up to the first boundary without a
             checkpoint, or up to the deepest boundary with one.
+        manager_types: sub-managers of a `CompositeBlockManager` (seed 9.2); none: there is no composite. It has no
+            prefix cache, and is driven as one manager.
+        num_host_blocks: blocks of the host tier of each rank, block 0 (padding) included (seed 9.4); 0: there is none.
+            Only in a pool with a prefix cache and without linear state.
+        num_pages: physical pages of a manager whose blocks get memory on demand (seed 5.1, XTensor); 0: all of its
+            memory is there.
+        page_size: tokens that fit on a page; a page may have several blocks, or a block lie on several pages.
+        num_threads: from how many threads it is called, in turn and one call at a time.
 
     Raises:
-        ValueError: a size is out of range.
+        ValueError: a size is out of range, or options do not go together.
     """
 
     num_blocks: int
@@ -64,13 +115,17 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_state_slots: int = 0
     checkpoint_interval: int = 0
     trim: Literal["contiguous", "deepest"] = "contiguous"
+    manager_types: tuple[ManagerType, ...] = ()
+    num_host_blocks: int = 0
+    num_pages: int = 0
+    page_size: int = 0
+    num_threads: int = 1
 
     def __post_init__(self) -> None:
-        if self.num_blocks < 2:
-            raise ValueError(f"num_blocks: {self.num_blocks}, expected at least 2 (block 0 is padding)")
-        if self.block_size < 1:
-            raise ValueError(f"block_size: {self.block_size}, expected at least 1")
-        for name, what in (("num_single_blocks", "single block"), ("num_state_slots", "slot")):
+        _check_blocks(self.num_blocks, self.block_size)
+        for name, what in (
+            ("num_single_blocks", "single block"), ("num_state_slots", "slot"), ("num_host_blocks", "host block"),
+        ):  # fmt: skip
             if (number := getattr(self, name)) != 0 and number < 2:
                 raise ValueError(f"{name}: {number}, expected 0, or at least 2 ({what} 0 is padding)")
         if self.num_ranks < 1:
@@ -81,12 +136,40 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"trim: {self.trim!r}, expected 'contiguous' or 'deepest'")
         if not self.is_pool and (self.num_ranks > 1 or self.has_linear_state):
             raise ValueError("num_single_blocks: 0, expected at least 2 in a pool with ranks or state slots")
+        self._check_variants()
+
+    def _check_variants(self) -> None:
+        """What a composite, a host tier and pages go together with."""
+        if self.manager_types and (self.is_pool or self.enable_prefix_cache):
+            raise ValueError("manager_types: a composite, expected no single blocks and no prefix cache")
+        if self.has_host_tier and (not self.is_pool or self.has_linear_state or not self.enable_prefix_cache):
+            what = f"num_host_blocks: {self.num_host_blocks}"
+            raise ValueError(f"{what}, expected a pool with a prefix cache and without state slots")
+        if (self.num_pages > 0) != (self.page_size > 0) or min(self.num_pages, self.page_size) < 0:
+            what = f"num_pages: {self.num_pages} pages of {self.page_size} tokens"
+            raise ValueError(f"{what}, expected both, or none")
+        if self.num_pages and (self.is_pool or self.manager_types):
+            raise ValueError(f"num_pages: {self.num_pages}, expected 0 in a pool of ranks or a composite")
+        if self.num_threads < 1:
+            raise ValueError(f"num_threads: {self.num_threads}, expected at least 1")
+
+    @property
+    def form(self) -> Form:
+        """What is driven."""
+        if self.manager_types:
+            return Form.COMPOSITES
+        if self.has_host_tier:
+            return Form.TIERS
+        if self.num_pages:
+            return Form.PAGES
+        return Form.POOLS if self.is_pool else Form.MANAGERS
 
     @property
     def num_cells(self) -> int:
-        """Token cells, single blocks and state slots of all ranks together."""
+        """Token cells of all tiers and groups, single blocks and state slots of all ranks together."""
         units = self.num_single_blocks + self.num_state_slots
-        return self.num_ranks * (self.num_blocks * self.block_size + units)
+        cells = sum(kind.num_blocks * kind.block_size for kind in self.manager_types)
+        return cells + self.num_ranks * ((self.num_blocks + self.num_host_blocks) * self.block_size + units)
 
     @property
     def is_pool(self) -> bool:
@@ -99,9 +182,21 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.num_state_slots > 0
 
     @property
+    def has_host_tier(self) -> bool:
+        """What the device has dropped may still be found in host memory (HierarchyBlockManagerPool)."""
+        return self.num_host_blocks > 0
+
+    @property
     def stride(self) -> int:
         """Tokens between positions at which a state can be restored: whole blocks, and whole intervals."""
         return lcm(self.block_size, self.checkpoint_interval or self.block_size)
+
+
+def _check_blocks(num_blocks: int, block_size: int) -> None:
+    if num_blocks < 2:
+        raise ValueError(f"num_blocks: {num_blocks}, expected at least 2 (block 0 is padding)")
+    if block_size < 1:
+        raise ValueError(f"block_size: {block_size}, expected at least 1")
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,6 +224,16 @@ class Capability(StrEnum):
     POOL = "pool"
     LINEAR_STATE = "linear_state"
     STATES = "states"
+    GROUPS = "groups"
+    HOST = "host"
+    PREFETCH = "prefetch"
+    PAGES = "pages"
+
+
+OF_POOLS: Final = frozenset({Capability.POOL, Capability.LINEAR_STATE, Capability.STATES})
+OF_HOST_TIERS: Final = frozenset({Capability.HOST, Capability.PREFETCH})
+OF_VARIANTS: Final = OF_HOST_TIERS | {Capability.GROUPS, Capability.PAGES}
+"""Capabilities that only pools of ranks have, only those with a host tier, and only one variant or another."""
 
 
 class CacheEvent(msgspec.Struct, frozen=True):
@@ -248,6 +353,57 @@ class Target(Protocol):
 # -- pools ---------------------------------------------------------------------------------------------------------
 
 
+class CompositeTarget(Target, Protocol):
+    """A target with `Capability.GROUPS`: one `CompositeBlockManager`, made with `PoolConfig.manager_types`.
+
+    A sequence has a block table in every group. Blocks that have left the window of every query that can still come
+    may be given back at any time, and have to be before an `allocate` is refused for want of blocks of that group; the
+    other blocks of the table keep their places. A growth is done in all groups or in none. There is no prefix cache and
+    no sharing: `allocate_shared` hits nothing, `cache` publishes nothing, `evict` frees nothing, and `fork` is always
+    an error.
+
+    What `write` computes are drafts until they are accepted: only behind accepted tokens does a window slide.
+    """
+
+    def accept(self, seq: str, num_tokens: int) -> None:
+        """The first num_tokens computed tokens are there to stay; `truncate` cannot take them back. Error if num_tokens
+        is above the computed tokens, or below those that are accepted already."""
+
+    def released(self, seq: str, group: int = 0) -> int:
+        """How many leading places of the table have been given back."""
+
+    def block_table(self, seq: str, group: int = 0) -> Sequence[int]:
+        """Physical ids of the places that are held: those from `released` on."""
+
+    def read(self, seq: str, start: int, stop: int, group: int = 0) -> Tags:
+        """Contents of computed tokens in the layers of a group. Error for a range that begins in a released block."""
+
+    def free_ids(self, group: int = 0) -> set[int]: ...
+    def free_count(self, group: int = 0) -> int: ...
+    def used_count(self, group: int = 0) -> int: ...
+    def ref_count(self, block_id: int, group: int = 0) -> int:
+        """An unknown group is an error, here and in every observation."""
+
+
+class PagedTarget(Target, Protocol):
+    """A target with `Capability.PAGES`: one `XTensorBlockManagerImpl`, made with `PoolConfig.num_pages`.
+
+    Token t of block b lies at address ``b * block_size + t``, and page p has the `PoolConfig.page_size` addresses from
+    ``p * page_size`` on. A block can only be handed out if all pages on which it lies are mapped to physical pages, of
+    which there are `PoolConfig.num_pages`; those of the padding block always are.
+    """
+
+    def mapped_pages(self) -> set[int]:
+        """Pages that are mapped."""
+
+    def reclaim(self, num_pages: int) -> int:
+        """Unmap so many pages on which no block in use lies, or all such if there are fewer; how many were unmapped.
+        Error if num_pages is negative."""
+
+    def fail_mappings(self, failing: Sequence[bool]) -> None:
+        """Whether each of the next attempts to map a page fails, in turn; those behind them succeed."""
+
+
 class PoolTarget(Target, Protocol):
     """A target with `Capability.POOL`: one `KVCacheManager`, made with a config that `PoolConfig.is_pool`.
 
@@ -336,6 +492,84 @@ class PoolTarget(Target, Protocol):
         """Drop idle entries of one rank. An unknown rank is an error, here and in every observation."""
 
 
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of one block between the tiers of a rank.
+
+    Attributes:
+        number: tells it from all others of the target.
+        direction: ``load``, from the host to the device (H2D), or ``offload``, from the device to the host (D2H).
+        rank: of which rank.
+        device_block, host_block: its ends.
+        seq, index: for a load, the sequence and the place of its table; for an offload, the place at which the block
+            stood, and no sequence.
+        started: the copy has begun.
+    """
+
+    number: int
+    direction: Literal["load", "offload"]
+    rank: int
+    device_block: int
+    host_block: int
+    index: int
+    seq: str | None = None
+    started: bool = False
+
+
+class HostTarget(PoolTarget, Protocol):
+    """A target with `Capability.HOST`: a `HierarchyBlockManagerPool`, made with `PoolConfig.num_host_blocks`.
+
+    Each rank has host blocks behind its device blocks. Copies of whole blocks between them are *transfers*: the target
+    plans them, `start_transfers` begins all that are planned, and `finish_transfer` ends one. A transfer holds both of
+    its ends from its plan to its end.
+
+    **Loads** are planned by a granted `allocate`, for blocks of the table behind what was hit whose tokens the host
+    has. The sequence cannot be written while one of them has not ended; when all have, it goes on behind the leading
+    blocks that are complete. A sequence that gives its blocks back waits no more; copies that have begun go on.
+
+    **Offloads** are planned by `deallocate`, for published blocks that the host does not have. The key can be found on
+    the host when the copy is complete, and not before; never behind a failed one, nor if there was a `reset` meanwhile.
+
+    `reset` drops the keys of both tiers. What was computed before it is not published any more.
+
+    There are no outside holders: `hold` is always an error.
+    """
+
+    def transfers(self, rank: int = 0) -> Sequence[Transfer]:
+        """Transfers of the rank that are planned or have begun, in the order of their plans."""
+
+    def start_transfers(self) -> None:
+        """All planned copies begin, of all ranks."""
+
+    def finish_transfer(self, number: int, ok: bool) -> None:
+        """A copy is complete, or has failed. Error unless it has begun and not ended."""
+
+    def sleep(self) -> None:
+        """The device memory is given up, and its keys with it; the host keeps what it has. Until `wake` only transfers
+        and observations make sense, and what gives nothing back and takes nothing. Error if it sleeps, or if a device
+        block is held by a sequence or a transfer."""
+
+    def wake(self) -> None:
+        """There is device memory again, with nothing in it. Error unless it sleeps."""
+
+    def begin_prefetch(self, name: str, tokens: Sequence[int], context: Context, rank: int = 0) -> None:
+        """A store is asked for leading blocks of these tokens. Error if the name is in use, or for an unknown rank."""
+
+    def plan_prefetch(self, name: str, num_blocks: int) -> Sequence[tuple[int, int]]:
+        """The store has so many leading blocks: the logical index and the host block for each that is to come, one
+        after the other. Blocks that the host has are left out, and so are those for which it has no room. Error for a
+        second plan, a negative number, or more full blocks than the tokens have."""
+
+    def finish_prefetch(self, name: str, contents: Sequence[Tags]) -> None:
+        """The contents of the first of the planned blocks have come, and no more will; what has come can be found on
+        the host, unless there was a `reset` meanwhile. Error before a plan, or for more than were planned."""
+
+    def host_free_ids(self, rank: int = 0) -> set[int]:
+        """Host ids of the rank that nobody holds."""
+
+    def host_cached(self, rank: int = 0) -> Mapping[bytes, int]:
+        """Keys that can be found on the host, and their blocks."""
+
+
 STATE_BITS: Final = 48
 _STATE_FACTOR: Final = 0x5DEECE66D
 
@@ -380,11 +614,21 @@ METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
         "state_slot", "free_state_slots", "checkpoints", "save_start", "save_finish", "restore_start", "restore_finish",
     ),
     Capability.STATES: ("state",),
+    Capability.GROUPS: ("released", "accept"),
+    Capability.HOST: (
+        "transfers", "start_transfers", "finish_transfer", "sleep", "wake", "host_free_ids", "host_cached",
+    ),
+    Capability.PREFETCH: ("begin_prefetch", "plan_prefetch", "finish_prefetch"),
+    Capability.PAGES: ("mapped_pages", "reclaim", "fail_mappings"),
 }
 """Methods that only a target with the capability needs."""
 
-_PROTOCOL: Final = tuple(n for n, _ in inspect.getmembers(PoolTarget, inspect.isfunction) if not n.startswith("_"))
-"""All methods, those of pools too: who has no such capability is excused from them."""
+_PROTOCOL: Final = sorted(
+    {name for name, _ in inspect.getmembers(Target, inspect.isfunction) if not name.startswith("_")}.union(
+        *METHODS_OF.values()
+    )
+)
+"""All methods, those of variants too: who has no such capability is excused from them."""
 
 
 def missing_parts(target: object) -> list[str]:

@@ -26,6 +26,9 @@ class Family(StrEnum):
     STATE_POSITION = "state_position"
     RANK = "rank"
     UNITS = "units"
+    WINDOW = "window"
+    TIERS = "tiers"
+    PAGES = "pages"
     MISUSE = "misuse"
     INVARIANT = "invariant"
 
@@ -47,6 +50,9 @@ PROMISES: Final[Mapping[Family, str]] = {
     Family.STATE_POSITION: "a recurrent state is that of exactly the computed tokens; a hit ends where one can be had",
     Family.RANK: "a sequence gets the rank with the most free blocks and keeps it; no call for it changes another rank",
     Family.UNITS: "tokens, blocks and strides are not mixed up: tables have the blocks that were asked for and no more",
+    Family.WINDOW: "a block goes back only if no query that can still come sees a token of it; then it can be had",
+    Family.TIERS: "a key is visible in a tier only after a complete copy, whose two ends are held until it has ended",
+    Family.PAGES: "a block in use lies on mapped pages, and what can be mapped can be had",
     Family.MISUSE: "calls that make no sense raise MisuseError, legal calls are answered, and nothing crashes",
     Family.INVARIANT: "every invariant of the specification holds after each step",
 }

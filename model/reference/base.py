@@ -9,7 +9,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 import numpy as np
 
-from kvspec.model.conformance import CacheEvent, Capability, Context, MisuseError, PoolConfig, Tags
+from kvspec.model.conformance import CacheEvent, Capability, Context, Form, MisuseError, PoolConfig, Tags
 from kvspec.model.executable import Part, Request, Tables
 from kvspec.model.pools import Pools
 from kvspec.model.world import Chain
@@ -178,6 +178,12 @@ class Reference(ABC, Generic[P]):
         """Whether so many blocks can be had where the sequence is."""
         part = self._pool.part(seq)
         return need <= len(part.free) or need <= len(part.free) + part.reclaimable
+
+
+def expect_form(config: PoolConfig, form: Form) -> None:
+    """Raises `ValueError` if the config is that of another form."""
+    if config.form is not form:
+        raise ValueError(f"a config of {config.form.words}, expected one of {form.words}")
 
 
 def keys_of(part: Part) -> Mapping[bytes, int]:

@@ -7,12 +7,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from kvspec.model.conformance import CacheEvent, Capability, MisuseError, PoolConfig, Tags
+from kvspec.model import conformance
+from kvspec.model.conformance import CacheEvent, Capability, Form, MisuseError, PoolConfig, Tags
 from kvspec.model.executable import Pool
-from kvspec.model.reference.base import POOLS, Reference, key_of, keys_of, removed
+from kvspec.model.reference.base import POOLS, Reference, expect_form, key_of, keys_of, removed
 from kvspec.model.world import Chain
 
-OF_MANAGERS: Final = frozenset(Capability) - {Capability.POOL, Capability.LINEAR_STATE, Capability.STATES}
+OF_MANAGERS: Final = frozenset(Capability) - conformance.OF_POOLS - conformance.OF_VARIANTS
 
 
 class ModelTarget(Reference[Pool]):
@@ -38,8 +39,7 @@ class ModelTarget(Reference[Pool]):
         capabilities: frozenset[Capability] = OF_MANAGERS,
         watch: bool = False,
     ) -> None:
-        if config.is_pool:
-            raise ValueError(f"num_single_blocks: {config.num_single_blocks}, expected 0: this is one manager")
+        expect_form(config, Form.MANAGERS)
         self._pools = POOLS[watch]
         pool = self._pools.take_manager(config)
         super().__init__(config, pool, seed=seed, hit_limit=hit_limit, capabilities=capabilities)

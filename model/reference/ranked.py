@@ -7,12 +7,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from kvspec.model.conformance import CacheEvent, Capability, MisuseError, PoolConfig, Tags, advance
+from kvspec.model import conformance
+from kvspec.model.conformance import CacheEvent, Capability, Form, MisuseError, PoolConfig, Tags, advance
 from kvspec.model.executable import Part, RankedPool, Way
-from kvspec.model.reference.base import POOLS, Reference, key_of, keys_of, removed
+from kvspec.model.reference.base import POOLS, Reference, expect_form, key_of, keys_of, removed
 from kvspec.model.world import Chain
 
-OF_POOLS: Final = frozenset(Capability) - {Capability.FORK}
+OF_POOLS: Final = frozenset(Capability) - conformance.OF_VARIANTS - {Capability.FORK}
 
 _UNREADABLE: Final = -1
 """What is in a slot while it is copied to."""
@@ -41,8 +42,7 @@ class ModelPoolTarget(Reference[RankedPool]):
         capabilities: frozenset[Capability] = OF_POOLS,
         watch: bool = False,
     ) -> None:
-        if not config.is_pool:
-            raise ValueError("num_single_blocks: 0, expected at least 2: this is a pool of ranks")
+        expect_form(config, Form.POOLS)
         self._pools = POOLS[watch]
         pool = self._pools.take_ranked(config)
         super().__init__(config, pool, seed=seed, hit_limit=hit_limit, capabilities=capabilities)

@@ -201,7 +201,7 @@ class _Reader:
             self.fail(size, f"blocks of {block_size} tokens", "at least 1")
         if num_blocks * block_size > la.MAX_CELLS:
             self.fail(blocks, f"a pool of {num_blocks * block_size} token cells", f"at most {la.MAX_CELLS}")
-        sizes = {field: words[word] for word, field in la.POOL_SIZES.items() if word in words}
+        sizes: dict[str, Any] = {field: words[word] for word, field in la.POOL_SIZES.items() if word in words}
         try:
             config = PoolConfig(
                 num_blocks=num_blocks,

@@ -25,8 +25,9 @@ SIZE = 2
 
 
 def make(num_blocks: int = 8, num_host_blocks: int = 8, **options: Any) -> HierarchyBlockManagerPool:
-    config = PoolConfig(num_blocks=num_blocks, block_size=SIZE, **{"num_single_blocks": 6} | options)
-    return HierarchyBlockManagerPool(config, num_host_blocks, copy_blocks=lambda rank, pairs: None)
+    sizes = {"num_single_blocks": 6, "num_host_blocks": num_host_blocks}
+    config = PoolConfig(num_blocks=num_blocks, block_size=SIZE, **sizes | options)
+    return HierarchyBlockManagerPool(config, copy_blocks=lambda rank, pairs: None)
 
 
 def request(tokens: Sequence[int]) -> KVSequence:
@@ -429,16 +430,21 @@ def test_misuse_says_what_was_expected(misuse: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "hosts", "choice"),
-    [
-        ({"num_state_slots": 4}, 8, ManagerChoice()),
-        ({"enable_prefix_cache": False}, 8, ManagerChoice()),
-        ({}, 8, ManagerChoice(manager_types=(ManagerType(num_blocks=4, block_size=2),))),
-        ({}, 1, ManagerChoice()),
-    ],
-    ids=["states", "no cache", "composite", "one host block"],
+    ("hosts", "choice"),
+    [(0, ManagerChoice()), (8, ManagerChoice(manager_types=(ManagerType(num_blocks=4, block_size=2),)))],
+    ids=["no host tier", "composite"],
 )
-def test_pools_that_have_no_host_tier(options: dict[str, Any], hosts: int, choice: ManagerChoice) -> None:
-    config = PoolConfig(num_blocks=4, block_size=SIZE, num_single_blocks=3, **options)
+def test_pools_that_have_no_host_tier(hosts: int, choice: ManagerChoice) -> None:
+    config = PoolConfig(num_blocks=4, block_size=SIZE, num_single_blocks=3, num_host_blocks=hosts)
     with pytest.raises(InvalidRangeError):
-        HierarchyBlockManagerPool(config, hosts, choice=choice)
+        HierarchyBlockManagerPool(config, choice=choice)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_state_slots": 4}, {"enable_prefix_cache": False}, {"num_single_blocks": 0}, {"num_host_blocks": 1}],
+)
+def test_configs_that_cannot_have_a_host_tier(options: dict[str, Any]) -> None:
+    sizes = {"num_single_blocks": 3, "num_host_blocks": 8} | options
+    with pytest.raises(ValueError, match=r"num_host_blocks: .*expected"):
+        PoolConfig(num_blocks=4, block_size=SIZE, **sizes)

@@ -62,10 +62,11 @@ class Life:
         blocks, hosts = self.source.randint(4, 9), self.source.randint(3, 12)
         ranks = self.source.choice((1, 1, 2))
         self.config = PoolConfig(
-            num_blocks=blocks, block_size=SIZE, num_single_blocks=5, num_ranks=ranks, sanitizer=True
-        )
+            num_blocks=blocks, block_size=SIZE, num_single_blocks=5, num_ranks=ranks, num_host_blocks=hosts,
+            sanitizer=True,
+        )  # fmt: skip
         self.target = kind(
-            self.config, hosts, layers=2, make_copier=lambda d, h: StepCopier(d, h, random.Random(seed + 1))
+            self.config, layers=2, make_copier=lambda d, h: StepCopier(d, h, random.Random(seed + 1))
         )
         self.tokens: dict[str, list[int]] = {}
         self.counts: Counter[str] = Counter()
@@ -280,7 +281,7 @@ MISTAKES = [
 def twin(kind: type[HierarchyBlockManagerPool]) -> type[TorchHierarchyTarget]:
     class Twin(TorchHierarchyTarget):
         def _make_pool(self, record_events: bool) -> HierarchyBlockManagerPool:
-            return kind(self.config, self.num_host_blocks, copy_blocks=self._copy_blocks, record_events=record_events)
+            return kind(self.config, copy_blocks=self._copy_blocks, record_events=record_events)
 
     return Twin
 
@@ -298,7 +299,7 @@ def test_a_mistake_is_found(mistake: type[HierarchyBlockManagerPool]) -> None:
 
 def test_what_is_on_its_way_during_a_reset_is_missed_by_contents_alone() -> None:
     """The tokens say the same before and after: that old contents come back is seen in the keys."""
-    target = twin(ResetsOneTier)(PoolConfig(num_blocks=6, block_size=SIZE, num_single_blocks=3), 6)
+    target = twin(ResetsOneTier)(PoolConfig(num_blocks=6, block_size=SIZE, num_single_blocks=3, num_host_blocks=6))
     target.start("a", [0, 1, 0, 1], Context())
     assert target.allocate("a", 4)
     target.write([("a", tags([0, 1, 0, 1]))])
@@ -312,7 +313,7 @@ def test_what_is_on_its_way_during_a_reset_is_missed_by_contents_alone() -> None
 
 @pytest.mark.parametrize("rank", [-1, 1, 7])
 def test_a_prefetch_for_an_unknown_rank_is_misuse(rank: int) -> None:
-    target = TorchHierarchyTarget(PoolConfig(num_blocks=4, block_size=SIZE, num_single_blocks=3), 4)
+    target = TorchHierarchyTarget(PoolConfig(num_blocks=4, block_size=SIZE, num_single_blocks=3, num_host_blocks=4))
     with pytest.raises(MisuseError, match=f"rank {rank}"):
         target.prefetch([0, 1], Context(), rank, 1, tags([0, 1]))
     target.close()
@@ -336,7 +337,7 @@ def buffers() -> tuple[list[KVBuffers], list[KVBuffers]]:
 
 @pytest.fixture
 def offloads() -> list[BlockTransfer]:
-    pool = HierarchyBlockManagerPool(PoolConfig(num_blocks=4, block_size=SIZE, num_single_blocks=3), 4)
+    pool = HierarchyBlockManagerPool(PoolConfig(num_blocks=4, block_size=SIZE, num_single_blocks=3, num_host_blocks=4))
     sequence = KVSequence(_table(0) * 6, SIZE)
     assert pool.allocate(sequence, 6)
     sequence.advance(6)

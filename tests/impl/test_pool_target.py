@@ -19,6 +19,7 @@ from kvspec.impl.errors import ContentError, InvalidRangeError
 from kvspec.impl.pool_target import TorchPoolTarget
 from kvspec.impl.target import TorchTarget
 from kvspec.model.conformance import (
+    OF_VARIANTS,
     Capability,
     Context,
     MisuseError,
@@ -121,13 +122,13 @@ def test_it_is_a_target_of_pools() -> None:
     config = PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2)
     target: PoolTarget = TorchPoolTarget(config)
     assert checked_target(TorchPoolTarget, config).hit_limit == "all_but_one"
-    assert frozenset(Capability) - target.capabilities == {Capability.FORK}
+    assert frozenset(Capability) - target.capabilities == OF_VARIANTS | {Capability.FORK}
 
 
 def test_each_target_refuses_the_other_kind_of_config() -> None:
-    with pytest.raises(InvalidRangeError, match="TorchTarget: num_single_blocks 2"):
+    with pytest.raises(InvalidRangeError, match="TorchTarget: a config of a pool of ranks; expected one of a manager"):
         TorchTarget(PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2))
-    with pytest.raises(InvalidRangeError, match="BlockManagerPool: num_single_blocks 0"):
+    with pytest.raises(InvalidRangeError, match="TorchPoolTarget: a config of a manager"):
         TorchPoolTarget(PoolConfig(num_blocks=4, block_size=2))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.target import TorchTarget
-from kvspec.model.conformance import Capability, Context, MisuseError, PoolConfig, Target
+from kvspec.model.conformance import OF_POOLS, OF_VARIANTS, Capability, Context, MisuseError, PoolConfig, Target
 
 PLAIN = Context()
 _TAGS: dict[tuple[Context, tuple[int, ...]], int] = {}
@@ -113,9 +113,7 @@ def refused(call: Callable[[], object], driver: Driver, match: str) -> None:
 def test_it_is_a_target_with_every_capability_of_one_manager() -> None:
     target = TorchTarget(PoolConfig(num_blocks=4, block_size=2))
     assert isinstance(target, Target)
-    assert frozenset(Capability) - target.capabilities == {
-        Capability.POOL, Capability.LINEAR_STATE, Capability.STATES
-    }
+    assert frozenset(Capability) - target.capabilities == OF_POOLS | OF_VARIANTS
     assert target.hit_limit == "all_but_one"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvspec.model.conform import ConformOptions, Form, conform
-from kvspec.model.conformance import Capability, PoolConfig, Tags
+from kvspec.model.conform import ConformOptions, conform
+from kvspec.model.conformance import Capability, Form, PoolConfig, Tags
 from kvspec.model.pools import Pools
 from kvspec.model.reference import ModelPoolTarget, ModelTarget
 from kvspec.model.reference.manager import OF_MANAGERS

@@ -9,7 +9,8 @@ from faulty.pool_twins import FAULTS, Fault, PoolTwin, build
 
 from kvspec.cli.targets import load_target
 from kvspec.impl.pool_target import TorchPoolTarget
-from kvspec.model.conform import ConformOptions, Form, FoundViolation, Replayer, conform
+from kvspec.model.conform import ConformOptions, FoundViolation, Replayer, conform
+from kvspec.model.conformance import Form
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
 from kvspec.model.shrink import Case

@@ -12,8 +12,8 @@ import pytest
 
 from kvspec.model.acceptor import PoolAcceptor
 from kvspec.model.compiled import InvariantError, StepError
-from kvspec.model.conform import ConformOptions, Form, conform
-from kvspec.model.conformance import Capability, Context, MisuseError, PoolConfig, TargetError, advance
+from kvspec.model.conform import ConformOptions, conform
+from kvspec.model.conformance import Capability, Context, Form, MisuseError, PoolConfig, TargetError, advance
 from kvspec.model.executable import RankedPool, following
 from kvspec.model.generator import Generator, Kind, RandomSource, ranked_config
 from kvspec.model.pools import Pools
@@ -44,9 +44,9 @@ def holds(text: str, make_target: Callable[[PoolConfig], Any] = ModelPoolTarget)
 def test_a_config_says_which_model_is_made() -> None:
     assert isinstance(model_target(SMALL, seed=1), ModelPoolTarget)
     assert isinstance(model_target(PoolConfig(num_blocks=4, block_size=2)), ModelTarget)
-    with pytest.raises(ValueError, match="this is a pool"):
+    with pytest.raises(ValueError, match="expected one of a pool of ranks"):
         ModelPoolTarget(PoolConfig(num_blocks=4, block_size=2))
-    with pytest.raises(ValueError, match="this is one manager"):
+    with pytest.raises(ValueError, match="expected one of a manager"):
         ModelTarget(SMALL)
 
 
@@ -301,7 +301,7 @@ def test_managers_and_pools_are_driven_as_far_as_a_target_can_be_made_so() -> No
         made.append(config.is_pool)
         return model_target(config)
 
-    for form, expected in ((Form.BOTH, {False, True}), (Form.MANAGERS, {False}), (Form.POOLS, {True})):
+    for form, expected in ((None, {False, True}), (Form.MANAGERS, {False}), (Form.POOLS, {True})):
         made.clear()
         assert conform(make, ConformOptions(operations=600, form=form), pools=POOLS).violation is None
         assert set(made) == expected

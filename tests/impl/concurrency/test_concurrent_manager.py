@@ -21,8 +21,8 @@ from kvspec.impl.pool_target import TorchPoolTarget
 from kvspec.impl.prefix_cache import PrefixCache
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.target import TorchTarget
-from kvspec.model.conform import ConformOptions, Form, conform
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conform import ConformOptions, conform
+from kvspec.model.conformance import Form, PoolConfig
 from kvspec.model.pools import Pools
 
 TOKENS = array("q", range(4))

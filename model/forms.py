@@ -1,0 +1,62 @@
+"""What can be driven: single managers, pools of ranks, and their variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from kvspec.model.conformance import Capability, Form, PoolConfig
+from kvspec.model.generator import SHOW_EVICTION, Source, pool_config, ranked_config
+from kvspec.model.promises import Family
+
+Capabilities = frozenset[Capability]
+
+
+class Trait(NamedTuple):
+    """What there is to know of a form.
+
+    Attributes:
+        smallest: a config to find out whether a target can be made so.
+        draw: a config for an episode, for a target that shows and takes so much.
+        options: what can be fixed of it, beside blocks and their size.
+        need: the capability that a target of this form has.
+    """
+
+    smallest: PoolConfig
+    draw: Callable[[Source, Capabilities], PoolConfig]
+    options: tuple[str, ...] = ()
+    need: Capability | None = None
+
+
+def _pool_of_ranks(source: Source, shown: Capabilities) -> PoolConfig:
+    return ranked_config(source, linear=Capability.LINEAR_STATE in shown, keys=bool(shown & SHOW_EVICTION))
+
+
+FORMS: Final[Mapping[Form, Trait]] = {
+    Form.POOLS: Trait(
+        PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3),
+        _pool_of_ranks,
+        ("num_ranks", "num_single_blocks", "num_state_slots", "checkpoint_interval", "trim"),
+        Capability.POOL,
+    ),
+    Form.MANAGERS: Trait(PoolConfig(num_blocks=4, block_size=2), lambda source, shown: pool_config(source)),
+}
+"""Those that can be driven, in the order in which one is drawn."""
+
+
+_KEYED: Final = frozenset(Form) - {Form.COMPOSITES}
+_RANKED: Final = frozenset({Form.POOLS, Form.TIERS})
+
+OF_FORMS: Final[Mapping[Family, frozenset[Form]]] = {
+    Family.PUBLISH_AFTER_WRITE: _KEYED,
+    Family.EXCLUSIVE_WRITER: _KEYED,
+    Family.KEY: _KEYED,
+    Family.STATE_POSITION: frozenset({Form.POOLS}),
+    Family.RANK: _RANKED,
+    Family.UNITS: _RANKED,
+    Family.WINDOW: frozenset({Form.COMPOSITES}),
+    Family.TIERS: frozenset({Form.TIERS}),
+    Family.PAGES: frozenset({Form.PAGES}),
+}
+"""What can break a family; any of them, if it is not here. Of a family that nothing driven could break nothing is
+said."""
