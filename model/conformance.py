@@ -519,7 +519,7 @@ class HostTarget(PoolTarget, Protocol):
     """A target with `Capability.HOST`: a `HierarchyBlockManagerPool`, made with `PoolConfig.num_host_blocks`.
 
     Each rank has host blocks behind its device blocks. Copies of whole blocks between them are *transfers*: the target
-    plans them, `start_transfers` begins all that are planned, and `finish_transfer` ends one. A transfer holds both of
+    plans them, `start_transfers` begins all that are planned, and `transfer_finish` ends one. A transfer holds both of
     its ends from its plan to its end.
 
     **Loads** are planned by a granted `allocate`, for blocks of the table behind what was hit whose tokens the host
@@ -540,7 +540,7 @@ class HostTarget(PoolTarget, Protocol):
     def start_transfers(self) -> None:
         """All planned copies begin, of all ranks."""
 
-    def finish_transfer(self, number: int, ok: bool) -> None:
+    def transfer_finish(self, number: int, ok: bool) -> None:
         """A copy is complete, or has failed. Error unless it has begun and not ended."""
 
     def sleep(self) -> None:
@@ -616,7 +616,7 @@ METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
     Capability.STATES: ("state",),
     Capability.GROUPS: ("released", "accept"),
     Capability.HOST: (
-        "transfers", "start_transfers", "finish_transfer", "sleep", "wake", "host_free_ids", "host_cached",
+        "transfers", "start_transfers", "transfer_finish", "sleep", "wake", "host_free_ids", "host_cached",
     ),
     Capability.PREFETCH: ("begin_prefetch", "plan_prefetch", "finish_prefetch"),
     Capability.PAGES: ("mapped_pages", "reclaim", "fail_mappings"),

@@ -170,12 +170,81 @@ class RestoreFinish(Operation, frozen=True):
     ok: bool = True
 
 
+class Accept(Operation, frozen=True):
+    """The first num_tokens computed tokens are there to stay (composites)."""
+
+    seq: str
+    num_tokens: int
+
+
+class StartTransfers(Operation, frozen=True):
+    """All planned copies between the tiers begin (host tier)."""
+
+
+class TransferFinish(Operation, frozen=True):
+    """A copy between the tiers is complete, or has failed.
+
+    Attributes:
+        at: which one, counted from 0 in the order of their plans among all that have not ended, of all ranks; one that
+            there is not makes a call that must be an error.
+        ok: whether it is complete.
+    """
+
+    at: int = 0
+    ok: bool = True
+
+
+class Sleep(Operation, frozen=True):
+    """The device memory is given up (host tier)."""
+
+
+class Wake(Operation, frozen=True):
+    """There is device memory again (host tier)."""
+
+
+class BeginPrefetch(Operation, frozen=True):
+    """A store is asked for leading blocks of these tokens, under a name (host tier)."""
+
+    name: str
+    tokens: tuple[int, ...]
+    context: Context = Context()
+    rank: int = 0
+
+
+class PlanPrefetch(Operation, frozen=True):
+    """The store has so many leading blocks."""
+
+    name: str
+    num_blocks: int
+
+
+class FinishPrefetch(Operation, frozen=True):
+    """So many of the planned blocks have come, the first ones, and no more will."""
+
+    name: str
+    num_arrived: int
+
+
+class Reclaim(Operation, frozen=True):
+    """Unmap up to num_pages idle pages (pages mapped on demand)."""
+
+    num_pages: int
+
+
+class FailMappings(Operation, frozen=True):
+    """Whether each of the next attempts to map a page fails (pages mapped on demand)."""
+
+    failing: tuple[bool, ...]
+
+
 class Close(Operation, frozen=True):
     """End of the manager's life."""
 
 
 AnyOperation = (
     Start | AllocateShared | Allocate | Append | Write | Cache | Deallocate | Preempt | Abort | Fork | Truncate
-    | Evict | Reset | Hold | Release | Save | SaveStart | SaveFinish | Restore | RestoreStart | RestoreFinish | Close
+    | Evict | Reset | Hold | Release | Save | SaveStart | SaveFinish | Restore | RestoreStart | RestoreFinish
+    | Accept | StartTransfers | TransferFinish | Sleep | Wake | BeginPrefetch | PlanPrefetch | FinishPrefetch
+    | Reclaim | FailMappings | Close
 )  # fmt: skip
 """Every operation; msgspec encodes and decodes it by its tag."""

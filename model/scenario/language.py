@@ -29,6 +29,10 @@ POOL_SIZES: Final = {
     "single": "num_single_blocks",
     "slots": "num_state_slots",
     "interval": "checkpoint_interval",
+    "host": "num_host_blocks",
+    "pages": "num_pages",
+    "page": "page_size",
+    "threads": "num_threads",
 }
 """Words of the pool line that a number follows, and what they mean."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 
 from kvspec.model import operations as ops
-from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.conformance import Context, Form, ManagerType, PoolConfig
 from kvspec.model.promises import Family
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.language import ScenarioError
@@ -35,6 +35,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "VERSION": "'version='",
     "SALT": "'salt='",
     "IMAGES": "'images='",
+    "ON_RANK": "'rank='",
     "COMMA": "','",
     "COLON": "':'",
     "SLASH": "'/'",
@@ -48,13 +49,26 @@ OPERATION_WORDS: Final = frozenset(
     | {"FORK", "TRUNCATE", "EVICT", "RESET", "HOLD", "RELEASE", "CLOSE"}
     | {"SAVE", "SAVE_START", "SAVE_DONE", "SAVE_FAILED"}
     | {"RESTORE", "RESTORE_START", "RESTORE_DONE", "RESTORE_FAILED"}
+    | {"ACCEPT", "RECLAIM", "FAIL_MAPPINGS"}
+    | {"START_TRANSFERS", "TRANSFER_DONE", "TRANSFER_FAILED", "SLEEP", "WAKE"}
+    | {"BEGIN_PREFETCH", "PLAN_PREFETCH", "FINISH_PREFETCH"}
 )
 """Terminals of the words that operations begin with."""
-OF_POOLS: Final = (
+_OF_POOLS: Final = (
     ops.Save, ops.SaveStart, ops.SaveFinish, ops.Restore, ops.RestoreStart, ops.RestoreFinish,
     la.Saved, la.Singles, la.Slots, la.Checkpoints, la.OnRank, la.Waiting, la.State,
 )  # fmt: skip
-"""Operations and checks that only pools of ranks have."""
+_OF_HOST_TIERS: Final = (
+    ops.StartTransfers, ops.TransferFinish, ops.Sleep, ops.Wake,
+    ops.BeginPrefetch, ops.PlanPrefetch, ops.FinishPrefetch,
+)  # fmt: skip
+OF_FORMS: Final[tuple[tuple[tuple[type, ...], frozenset[Form], str], ...]] = (
+    (_OF_POOLS, frozenset({Form.POOLS, Form.TIERS}), "a pool, with 'single N' in its line"),
+    (_OF_HOST_TIERS, frozenset({Form.TIERS}), "a host tier, with 'host N' in its line"),
+    ((ops.Accept,), frozenset({Form.COMPOSITES}), "a composite, with 'group N block N' in its line"),
+    ((ops.Reclaim, ops.FailMappings), frozenset({Form.PAGES}), "pages, with 'pages N page N' in the line of the pool"),
+)
+"""Operations and checks that only some forms have, and how a scenario gets one."""
 _AFTERWARDS: Final = (la.Granted, la.Saved, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)
 """Checks of what was done before them."""
 _UNPRINTABLE: Final = re.compile(r"[^\t\r\n\x20-\x7e\x80-\U0010ffff]")
@@ -156,7 +170,7 @@ class _Reader:
         chapter = self._text(parts["chapter"].children[1]) if "chapter" in parts else "sequences"
         is_events = "chapter" in parts or given is not None or any(isinstance(x.item, la.EventLine) for x in lines)
         self._one_kind(lines, is_events)
-        self._in_a_pool(lines, config)
+        self._in_form(lines, config)
         self._checks_have_a_subject(lines, given is not None)
         return la.Scenario(self.name, config, lines, chapter if is_events else None, facts)
 
@@ -175,13 +189,14 @@ class _Reader:
             if isinstance(line.item, la.Violated):
                 raise ScenarioError(self.name, following.number, 1, "a line behind a violation", "the end of the file")
 
-    def _in_a_pool(self, lines: tuple[la.Line, ...], config: PoolConfig) -> None:
-        """One manager has no ranks, single blocks or states."""
+    def _in_form(self, lines: tuple[la.Line, ...], config: PoolConfig) -> None:
+        """One manager has no ranks, single blocks or states; only composites have groups, and so on."""
         for line in lines:
-            if not config.is_pool and (isinstance(line.item, OF_POOLS) or getattr(line.item, "rank", None)):
-                word = format_item(line.item)
-                what = f"'{word}' where one manager is driven"
-                raise ScenarioError(self.name, line.number, 1, what, "a pool, with 'single N' in its line")
+            for kinds, forms, expected in OF_FORMS:
+                has_rank = kinds is _OF_POOLS and getattr(line.item, "rank", None)
+                if config.form not in forms and (isinstance(line.item, kinds) or has_rank):
+                    what = f"'{format_item(line.item)}' where {config.form.words} is driven"
+                    raise ScenarioError(self.name, line.number, 1, what, expected)
 
     def _checks_have_a_subject(self, lines: tuple[la.Line, ...], done: bool) -> None:
         """A check of what was done stands behind something that was done, or behind a given state."""
@@ -202,6 +217,7 @@ class _Reader:
         if num_blocks * block_size > la.MAX_CELLS:
             self.fail(blocks, f"a pool of {num_blocks * block_size} token cells", f"at most {la.MAX_CELLS}")
         sizes: dict[str, Any] = {field: words[word] for word, field in la.POOL_SIZES.items() if word in words}
+        groups = tuple(self._group(o) for o in options if isinstance(o, Tree) and str(o.children[0]) == "group")
         try:
             config = PoolConfig(
                 num_blocks=num_blocks,
@@ -209,6 +225,7 @@ class _Reader:
                 enable_prefix_cache="no-cache" not in words,
                 sanitizer="sanitizer" in words,
                 trim="deepest" if "deepest" in words else "contiguous",
+                manager_types=groups,
                 **sizes,
             )
         except ValueError as error:
@@ -228,12 +245,24 @@ class _Reader:
         words: dict[str, int] = {}
         for option in options:
             word = str(option.children[0])
+            if word == "group":
+                continue
             if word in words:
                 self.fail(option, f"'{word}' twice", "each option once")
             words[word] = self._count(option.children[1]) if len(option.children) > 1 else 0
         if "contiguous" in words and "deepest" in words:
             self.fail(options[-1], "two policies", "contiguous or deepest")
         return words
+
+    def _group(self, option: Node) -> ManagerType:
+        """A sub-manager of a composite."""
+        numbers = [self._count(c) for c in option.children if isinstance(c, Token) and c.type == "INT"]
+        try:
+            return ManagerType(num_blocks=numbers[0], block_size=numbers[1], window=(*numbers, None)[2])
+        except ValueError as error:
+            field, _, rest = str(error).partition(": ")
+            found, _, expected = rest.partition(", expected ")
+            self.fail(option, f"'{field}' of a group is {found}", expected)
 
     def _line(self, tree: Node) -> la.Line:
         if tree.data == "expect":
@@ -279,10 +308,10 @@ class _Reader:
     def start(self, children: list[Any]) -> ops.Operation:
         name, *rest = children
         tokens = self.all_tokens([c for c in rest if c.data == "token"])
-        context = self._context([c for c in rest if c.data != "token"])
+        context = self.context([c for c in rest if c.data != "token"])
         return ops.Start(self._text(name), tokens, context)
 
-    def _context(self, options: list[Node]) -> Context:
+    def context(self, options: list[Node]) -> Context:
         found: dict[str, Any] = {}
         for option in options:
             key, children = str(option.data), option.children
@@ -386,6 +415,25 @@ def _write(reader: _Reader, children: list[Any]) -> ops.Operation:
     return ops.Write.of((reader._text(s), reader.number(n)) for s, n in zip(found[::2], found[1::2], strict=True))
 
 
+def _begin_prefetch(reader: _Reader, children: list[Any]) -> ops.Operation:
+    name, *rest = children
+    tokens = reader.all_tokens([c for c in rest if c.data == "token"])
+    context = reader.context([c for c in rest if c.data not in ("token", "on_rank")])
+    ranks = [c for c in rest if c.data == "on_rank"]
+    if len(ranks) > 1:
+        reader.fail(ranks[1], "'rank=' twice", "each option once")
+    rank = reader.number(ranks[0].children[1]) if ranks else 0
+    return ops.BeginPrefetch(reader._text(name), tokens, context, rank)
+
+
+def _transfer(ok: bool) -> Callable[[_Reader, list[Any]], ops.Operation]:
+    return lambda reader, children: ops.TransferFinish(reader.number(children[0]), ok)
+
+
+def _fail_mappings(reader: _Reader, children: list[Any]) -> ops.Operation:
+    return ops.FailMappings(tuple(child.type == "YES" for child in children))
+
+
 def _finish(kind: Callable[[str, bool], ops.Operation], ok: bool) -> Callable[[_Reader, list[Any]], ops.Operation]:
     return lambda reader, children: kind(reader._text(children[0]), ok)
 
@@ -414,6 +462,17 @@ _OPERATIONS: Final[Mapping[str, Callable[[_Reader, list[Any]], ops.Operation]]] 
     "restore_start": _plain(ops.RestoreStart),
     "restore_done": _finish(ops.RestoreFinish, True),
     "restore_failed": _finish(ops.RestoreFinish, False),
+    "accept": _plain(ops.Accept),
+    "start_transfers": _plain(ops.StartTransfers),
+    "transfer_done": _transfer(True),
+    "transfer_failed": _transfer(False),
+    "sleep": _plain(ops.Sleep),
+    "wake": _plain(ops.Wake),
+    "begin_prefetch": _begin_prefetch,
+    "plan_prefetch": _plain(ops.PlanPrefetch),
+    "finish_prefetch": _plain(ops.FinishPrefetch),
+    "reclaim": _plain(ops.Reclaim),
+    "fail_mappings": _fail_mappings,
     "close": _plain(ops.Close),
 }
 _CHECKS: Final[Mapping[str, type[la.Check]]] = {

@@ -58,6 +58,9 @@ def pool_line(config: PoolConfig) -> str:
         if (number := getattr(config, field)) != getattr(usual, field):
             options.append(f"{option} {number}")
     options += [config.trim] * (config.trim != "contiguous")
+    for kind in config.manager_types:
+        window = "" if kind.window is None else f" window {kind.window}"
+        options.append(f"group {kind.num_blocks} block {kind.block_size}{window}")
     return " ".join([f"pool {config.num_blocks} block {config.block_size}", *options])
 
 
@@ -77,6 +80,13 @@ def format_item(item: la.Item) -> str:
             return _join(f"{verb}{'done' if item.ok else 'failed'}", word(item.seq))
         case ops.Evict():
             return _join("evict", str(item.num_blocks), f"rank {item.rank}" if item.rank else "")
+        case ops.TransferFinish():
+            return f"transfer_{'done' if item.ok else 'failed'} {item.at}"
+        case ops.BeginPrefetch():
+            rank = f"rank={item.rank}" if item.rank else ""
+            return _join("begin_prefetch", word(item.name), *ranges(item.tokens), *_context(item.context), rank)
+        case ops.FailMappings():
+            return _join("fail_mappings", *("yes" if fails else "no" for fails in item.failing))
         case ops.Operation():
             return _join(_tag(item), *_fields(item))
         case la.OnRank():
