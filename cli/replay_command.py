@@ -21,7 +21,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import OF_POOLS, drivable, load_target
+from kvspec.cli.targets import OF_FORMS, drivable, load_target
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
@@ -76,7 +76,7 @@ def replay(
         sizes = Sizes(divide, blocks, block_size, slots, interval, trim, ranks, step_ms, max_running)
         result = JsonFile(json, force=force)
         return replay_worker(workload, read_workload(workload, requests, seed), sizes, result)
-    if target in OF_POOLS.values():
+    if target in {name for others in OF_FORMS.values() for name in others.values()}:
         expected = "one manager, such as torch, or --worker"
         fail_input(f"'{target}' is a pool of ranks", where="--target", expected=expected)
     config, options = _settings(blocks, block_size, step_ms, max_running)

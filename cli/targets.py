@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final, cast
 
 from kvspec.cli.errors import fail_input
-from kvspec.model.conformance import MakeTarget, PoolConfig, Target, TargetError, missing_parts
+from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target, TargetError, missing_parts
 
 OWN: Final = {
     "torch": "kvspec.impl.target:TorchTarget",
     "pool": "kvspec.impl.pool_target:TorchPoolTarget",
     "model": "kvspec.model.reference:model_target",
 }
-OF_POOLS: Final = {"torch": "pool"}
-"""Who takes the pools of ranks in the place of a target of managers."""
+OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {"torch": {Form.POOLS: "pool"}}
+"""Who takes configs of other forms in the place of a target of managers."""
 
 
 def load_target(name: str) -> MakeTarget:
@@ -27,14 +27,15 @@ def load_target(name: str) -> MakeTarget:
     Raises:
         InputError: there is no such module or attribute, or it does not follow the protocol.
     """
-    if name in OF_POOLS:
-        return _by_config(_load(name), _load(OF_POOLS[name]))
-    return _load(name)
+    others = OF_FORMS.get(name)
+    return _load(name) if others is None else _by_form(_load(name), others)
 
 
-def _by_config(manager: MakeTarget, pool: MakeTarget) -> MakeTarget:
+def _by_form(manager: MakeTarget, others: Mapping[Form, str]) -> MakeTarget:
+    """Other targets are loaded when they are made: what one of them needs is not asked for by the others."""
+
     def make(config: PoolConfig) -> Target:
-        return pool(config) if config.is_pool else manager(config)
+        return (_load(others[config.form]) if config.form in others else manager)(config)
 
     return make
 

@@ -380,7 +380,7 @@ class Conformance:
         self._same_capabilities(config, target.capabilities)
         judge = judge_of(target, config, every=options.every, pool=self.pools.take(config))
         self._driven.add(config.form)
-        generator = Generator(source, config, judge.pool, judge.capabilities, options.kind)
+        generator = FORMS[config.form].generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[tuple[AnyOperation, bool]] = []
         length = source.integer(*(_LONG_LENGTHS if source.chance(_LONG_RATE) else _LENGTHS))
         try:

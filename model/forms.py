@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from kvspec.model.conformance import Capability, Form, PoolConfig
-from kvspec.model.generator import SHOW_EVICTION, Source, pool_config, ranked_config
+from kvspec.model.generator import SHOW_EVICTION, Generator, Source, pool_config, ranked_config
 from kvspec.model.promises import Family
 
 Capabilities = frozenset[Capability]
@@ -20,12 +20,14 @@ class Trait(NamedTuple):
         draw: a config for an episode, for a target that shows and takes so much.
         options: what can be fixed of it, beside blocks and their size.
         need: the capability that a target of this form has.
+        generator: what makes operations for it.
     """
 
     smallest: PoolConfig
     draw: Callable[[Source, Capabilities], PoolConfig]
     options: tuple[str, ...] = ()
     need: Capability | None = None
+    generator: type[Generator] = Generator
 
 
 def _pool_of_ranks(source: Source, shown: Capabilities) -> PoolConfig:

@@ -5,18 +5,24 @@ observations and made as an event of the model; an event that the spec does not 
 beyond that (free ids, counters, reference counts, keys, states, device contents) is compared with the model's state
 after each operation, or, in long runs, now and then.
 
-`judge_of` gives the judge for a target: an `Acceptor` for one manager, a `PoolAcceptor` for a pool of ranks.
+`judge_of` gives the judge for a target: an `Acceptor` for one manager, a `PoolAcceptor` for a pool of ranks, and so on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 from kvspec.model.acceptor.contents import context_start
 from kvspec.model.acceptor.manager import Acceptor
 from kvspec.model.acceptor.ranked import PoolAcceptor
-from kvspec.model.conformance import PoolConfig, Target
-from kvspec.model.executable import AnyPool, Pool, RankedPool
+from kvspec.model.conformance import Form, PoolConfig, Target
+from kvspec.model.executable import AnyPool
 
 AnyAcceptor = Acceptor | PoolAcceptor
+
+JUDGES: Final[Mapping[Form, type[AnyAcceptor]]] = {Form.MANAGERS: Acceptor, Form.POOLS: PoolAcceptor}
+"""Who judges a target of each form."""
 
 __all__ = ["Acceptor", "AnyAcceptor", "PoolAcceptor", "context_start", "judge_of"]
 
@@ -28,13 +34,11 @@ def judge_of(
 
     Args:
         target, config, every, watch: as for `Acceptor`.
-        pool: a new model of the right kind, where making one each time would take too long.
+        pool: a new model of the right form, where making one each time would take too long.
 
     Raises:
-        TargetError: a pool of ranks does not show enough to be judged.
+        TargetError: the target does not show enough to be judged.
     """
-    if config.is_pool:
-        assert pool is None or isinstance(pool, RankedPool)
-        return PoolAcceptor(target, config, every=every, watch=watch, pool=pool)
-    assert pool is None or isinstance(pool, Pool)
-    return Acceptor(target, config, every=every, watch=watch, pool=pool)
+    judge: Any = JUDGES[config.form]
+    found: AnyAcceptor = judge(target, config, every=every, watch=watch, pool=pool)
+    return found

@@ -7,20 +7,27 @@ number or by a seed. So it shows what a target has to do, and it is what others 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import Form, PoolConfig
 from kvspec.model.reference.manager import ModelTarget
 from kvspec.model.reference.ranked import ModelPoolTarget
 
 __all__ = ["ModelPoolTarget", "ModelTarget", "model_target"]
 
 
-def model_target(config: PoolConfig, **options: Any) -> ModelTarget | ModelPoolTarget:
-    """A manager or a pool of ranks, as the config asks for.
+AnyModelTarget = ModelTarget | ModelPoolTarget
+
+TARGETS: Final[Mapping[Form, type[AnyModelTarget]]] = {Form.MANAGERS: ModelTarget, Form.POOLS: ModelPoolTarget}
+"""The target of each form."""
+
+
+def model_target(config: PoolConfig, **options: Any) -> AnyModelTarget:
+    """A target of the form that the config asks for.
 
     Args:
         config: sizes and options.
-        options: those of both classes.
+        options: those of all classes.
     """
-    return ModelPoolTarget(config, **options) if config.is_pool else ModelTarget(config, **options)
+    return TARGETS[config.form](config, **options)

@@ -41,7 +41,7 @@ class ModelTarget(Reference[Pool]):
     ) -> None:
         expect_form(config, Form.MANAGERS)
         self._pools = POOLS[watch]
-        pool = self._pools.take_manager(config)
+        pool = self._pools.take(config)
         super().__init__(config, pool, seed=seed, hit_limit=hit_limit, capabilities=capabilities)
         self._cells = np.zeros((config.num_blocks, config.block_size), dtype=np.int64)
         self._published: dict[Chain, None] = {}

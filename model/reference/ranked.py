@@ -44,7 +44,7 @@ class ModelPoolTarget(Reference[RankedPool]):
     ) -> None:
         expect_form(config, Form.POOLS)
         self._pools = POOLS[watch]
-        pool = self._pools.take_ranked(config)
+        pool = self._pools.take(config)
         super().__init__(config, pool, seed=seed, hit_limit=hit_limit, capabilities=capabilities)
         ranks = range(config.num_ranks)
         self._cells = np.zeros((config.num_ranks, config.num_blocks, config.block_size), dtype=np.int64)

@@ -27,7 +27,7 @@ def life(seed: int, kind: Kind, count: int, capabilities: frozenset[Capability] 
     """Operations of one pool, and what happened."""
     source = RandomSource(seed)
     config = pool_config(source)
-    judge = Acceptor(ModelTarget(config, capabilities=capabilities), config, pool=POOLS.take_manager(config))
+    judge = Acceptor(ModelTarget(config, capabilities=capabilities), config, pool=POOLS.take(config))
     generator = Generator(source, config, judge.pool, judge.capabilities, kind)
     done = []
     for _ in range(count):

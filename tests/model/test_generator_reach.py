@@ -61,7 +61,7 @@ class Life:
     """One pool and what is asked of it."""
 
     def __init__(self, seed: int, config: PoolConfig, kind: Kind) -> None:
-        self.pool = POOLS.take_ranked(config)
+        self.pool = POOLS.take(config)
         self.judge = PoolAcceptor(ModelPoolTarget(config), config, every=0, pool=self.pool)
         self.generator = Generator(RandomSource(f"{seed}/life"), config, self.pool, self.judge.capabilities, kind)
         self.met: Counter[Met] = Counter()

@@ -30,7 +30,7 @@ POOLS = Pools()
 
 
 def judged(config: PoolConfig = SMALL, **options: Any) -> PoolAcceptor:
-    return PoolAcceptor(ModelPoolTarget(config, **options), config, pool=POOLS.take_ranked(config))
+    return PoolAcceptor(ModelPoolTarget(config, **options), config, pool=POOLS.take(config))
 
 
 def holds(text: str, make_target: Callable[[PoolConfig], Any] = ModelPoolTarget) -> None:
@@ -147,7 +147,7 @@ def test_a_model_that_is_used_again_is_as_new() -> None:
     pools = Pools()
     plain = PoolConfig(num_blocks=5, block_size=1, num_single_blocks=2)
     for config in (SMALL, plain, SMALL):
-        pool = pools.take_ranked(config)
+        pool = pools.take(config)
         fresh = RankedPool(config)
         assert pool.machine.state == fresh.machine.state and pool.parts()[0].free == fresh.parts()[0].free
         judge = PoolAcceptor(ModelPoolTarget(config), config, pool=pool)
@@ -179,7 +179,7 @@ def driven(pool: RankedPool, config: PoolConfig, seed: int, after: Callable[[], 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_watched_after_each_event_is_all_that_a_sweep_finds(seed: int) -> None:
     config = ranked_config(RandomSource(seed), linear=True)
-    pool = POOLS.take_ranked(config)
+    pool = POOLS.take(config)
     sweeps: list[list[Any]] = []
     driven(pool, config, seed, lambda: sweeps.append(pool.machine.sweep()))
     assert len(sweeps) == 60 and not any(sweeps)

@@ -212,7 +212,7 @@ BROKEN = [
     ("pool 4 block 2\nevict 1 rank 1", (2, 1), "'evict 1 rank 1' where", "a pool"),
     ("pool 4 block 2\nexpect slots 2", (2, 1), "'expect slots 2' where", "a pool"),
     ("pool 4 block 2 single 3\nexpect saved", (2, 1), "a check of what was done", "before it"),
-    ("pool 4 block 2\nalocate a 3", (2, 1), "found 'alocate'", "an operation (abort, allocate"),
+    ("pool 4 block 2\nalocate a 3", (2, 1), "found 'alocate'", "an operation (abort, accept, allocate"),
     ("pool 4 block 2\nallocatea 3", (2, 1), "found 'allocatea'", "an operation"),
     ("pool 4 block 2\nallocate a x", (2, 12), "found 'x'", "a number"),
     ("pool 4 block 2\n  allocate a", (2, 13), "the line ends", "a number"),
