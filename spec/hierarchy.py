@@ -1,15 +1,16 @@
-"""A second tier of blocks in host memory, and the copies between the tiers (seed 9.4; class
-`HierarchyBlockManagerPool`).
+"""A second tier of blocks in host memory, and the copies to it and back (seed 9.4; class `HierarchyBlockManagerPool`).
 
 What is published on the device can be *offloaded* to a block of the host (D2H), and is found there after the device has
-evicted it; then it is *loaded* back to a block that a sequence has taken for it (H2D). A copy takes time: that it
-starts, that it is done and that it fails are events of their own. It holds both of its ends from the start on, and
-gives them back one by one when it no longer runs. Meanwhile everything else goes on: the sequence may leave, the key
-may appear in the other tier, all tiers may be reset.
+evicted it; then it is *loaded* back to a block that a sequence has taken for it (H2D). What is in neither tier can be
+*fetched* to a block of the host from a store outside. A copy takes time: that it starts, that it is done and that it
+fails are events of their own. It holds its ends from the start on (of a fetch, the one on the host), and gives them
+back one by one when it no longer runs. Meanwhile everything else goes on: the sequence may leave, the key may appear in
+another block, all tiers may be reset.
 
 Each tier is a `PrefixCache` with blocks of its own. A copy is a `Pin` there. The tokens of a sequence are, block by
-block, what it wants at a place of its table (`key`); a place is computed once its block holds them. Reset and sleep
-are told apart: a reset forgets every tier, since what was stored before must not come back; sleep loses what is on the
+block, what it wants at a place of its table (`key`); a place is computed once its block holds them. Of the store it is
+only said that a fetch brings the tokens of its key or fails; chapter `prefetch` has more of it. Reset and sleep are
+told apart: a reset forgets every tier, since what was stored before must not come back; sleep loses what is on the
 device only.
 """
 
@@ -43,7 +44,7 @@ from kvspec.spec.sorts import Block, Chain, Index, Pin, Seat, Seq
 
 
 class Hierarchy(Machine):
-    """A copy between the tiers holds both of its ends, and nobody reads its target before it is complete."""
+    """A copy holds its ends, and nobody reads its target before it is complete."""
 
     device = use(PrefixCache)
     host = use(PrefixCache)
@@ -57,6 +58,7 @@ class Hierarchy(Machine):
     fresh: Set[tuple[Seq, Index]]
     offloading: Set[Pin]
     loading: Set[Pin]
+    fetching: Set[Pin]
     stale: Set[Pin]
     copied: Map[Pin, Chain]
     device_end: Map[Pin, Block]
@@ -76,6 +78,7 @@ class Hierarchy(Machine):
         self.waiting.clear()
         self.offloading.clear()
         self.loading.clear()
+        self.fetching.clear()
         self.asleep = false()
         self.device_new.clear()
         self.host_new.clear()
@@ -168,8 +171,7 @@ class Hierarchy(Machine):
         require(self.offloading.has(pin))
         self.host.write(self.host_end[pin], self.device.content[self.device_end[pin]])
         self.offloading.discard(pin)
-        with when(~self.stale.has(pin) & ~self.host.cached.has(self.copied[pin])):
-            self.host.publish(self.copied[pin], self.host_end[pin])
+        self.show(pin)
 
     @event
     def offload_failed(self, pin: Pin) -> None:
@@ -214,6 +216,35 @@ class Hierarchy(Machine):
         self.loading.discard(pin)
         self.stop_waiting(pin)
 
+    # -- from a store to the host ------------------------------------------------------------------------------------
+
+    @event
+    def fetch_started(self, pin: Pin, key: Chain, target: Block) -> None:
+        """The tokens of a key begin to be brought to a free block of the host."""
+        require(self.idle(pin))
+        require(self.host.full(key))
+        require(self.host.blocks.free.has(target))
+        self.host.allocate(target, Seat.pin_of(pin))
+        self.host_new.add(target)
+        self.host_end[pin] = target
+        self.copied[pin] = key
+        self.stale.discard(pin)
+        self.fetching.add(pin)
+
+    @event
+    def fetch_done(self, pin: Pin) -> None:
+        """They are there and can be matched on the host, unless the copy is stale or the key is there by now."""
+        require(self.fetching.has(pin))
+        self.host.write(self.host_end[pin], self.copied[pin])
+        self.fetching.discard(pin)
+        self.show(pin)
+
+    @event
+    def fetch_failed(self, pin: Pin) -> None:
+        """The store has failed, or has them no more: nobody gets to see the target."""
+        require(self.fetching.has(pin))
+        self.fetching.discard(pin)
+
     # -- the ends of a copy ------------------------------------------------------------------------------------------
 
     @event
@@ -250,7 +281,7 @@ class Hierarchy(Machine):
         self.device.reset()
         self.host.reset()
         self.fresh.clear()
-        self.stale.assign(self.offloading)
+        self.stale.assign_where(lambda pin: self.to_host(pin))
         self.device_new.clear()
         self.host_new.clear()
 
@@ -298,8 +329,17 @@ class Hierarchy(Machine):
     def stop_waiting(self, pin: Pin) -> None:
         self.waiting.assign_where(lambda seq, index: self.waiting.has((seq, index)) & (self.awaits[seq, index] != pin))
 
+    def to_host(self, pin: Pin) -> Bool:
+        """The copy runs, and writes its block of the host."""
+        return self.offloading.has(pin) | self.fetching.has(pin)
+
     def running(self, pin: Pin) -> Bool:
-        return self.offloading.has(pin) | self.loading.has(pin)
+        return self.to_host(pin) | self.loading.has(pin)
+
+    def show(self, pin: Pin) -> None:
+        """What a copy has brought to the host can be matched there, unless it is stale or the key is there by now."""
+        with when(~self.stale.has(pin) & ~self.host.cached.has(self.copied[pin])):
+            self.host.publish(self.copied[pin], self.host_end[pin])
 
     def on_device(self, pin: Pin) -> Bool:
         """The copy holds its block of the device."""
@@ -335,13 +375,19 @@ class Hierarchy(Machine):
             lambda b, p: implies(self.host.blocks.holders[b].has(Seat.pin_of(p)), self.host_end[p] == b),
         )
 
-    @invariant("a running copy holds both of its ends")
+    @invariant("a running copy holds both of its ends; a fetch has none on the device")
     def running_holds(self) -> Bool:
-        return forall(Pin, lambda p: implies(self.running(p), self.on_device(p) & self.on_host(p)))
+        return forall(
+            Pin,
+            lambda p: implies(self.running(p), self.on_host(p) & (self.on_device(p) == ~self.fetching.has(p))),
+        )
 
     @invariant("a copy runs in one direction")
     def one_direction(self) -> Bool:
-        return forall(Pin, lambda p: ~(self.offloading.has(p) & self.loading.has(p)))
+        return forall(
+            Pin,
+            lambda p: ~(self.to_host(p) & self.loading.has(p)) & ~(self.offloading.has(p) & self.fetching.has(p)),
+        )
 
     @invariant("on the host there are but copies and keys")
     def host_without_tables(self) -> Bool:
@@ -456,23 +502,22 @@ class Hierarchy(Machine):
             ),
         )
 
-    @invariant("the target of a running offload is held by that copy alone")
-    def offload_alone(self) -> Bool:
+    @invariant("on the host, the target of a running copy is held by that copy alone")
+    def target_alone(self) -> Bool:
         return forall(
             Pin,
-            lambda p: implies(
-                self.offloading.has(p), self.host.blocks.holders[self.host_end[p]].is_only(Seat.pin_of(p))
-            ),
+            lambda p: implies(self.to_host(p), self.host.blocks.holders[self.host_end[p]].is_only(Seat.pin_of(p))),
         )
+
+    @invariant("what is copied to the host fills a block")
+    def target_filled(self) -> Bool:
+        return forall(Pin, lambda p: implies(self.to_host(p), self.host.full(self.copied[p])))
 
     @invariant("the source of a running offload holds what is copied")
     def offload_source(self) -> Bool:
         return forall(
             Pin,
-            lambda p: implies(
-                self.offloading.has(p),
-                (self.device.content[self.device_end[p]] == self.copied[p]) & self.device.full(self.copied[p]),
-            ),
+            lambda p: implies(self.offloading.has(p), self.device.content[self.device_end[p]] == self.copied[p]),
         )
 
     @invariant("the source of a running load holds what is copied")
@@ -493,10 +538,10 @@ class Hierarchy(Machine):
         )
 
     @invariant("what a copy brings that is not stale is not from before the last reset")
-    def offload_is_new(self) -> Bool:
+    def brought_is_new(self) -> Bool:
         return forall(
             Pin,
-            lambda p: implies(self.offloading.has(p) & ~self.stale.has(p), self.host_new.has(self.host_end[p])),
+            lambda p: implies(self.to_host(p) & ~self.stale.has(p), self.host_new.has(self.host_end[p])),
         )
 
     @invariant("what can be matched on the device is not from before the last reset, nor from before it slept")
@@ -527,13 +572,25 @@ class Hierarchy(Machine):
             ),
         )
 
-    @theorem("neither end of a running copy is free")
+    @theorem("no end of a running copy is free")
     def ends_not_free(self) -> Bool:
         return forall(
             Pin,
             lambda p: implies(
                 self.running(p),
-                ~self.device.blocks.free.has(self.device_end[p]) & ~self.host.blocks.free.has(self.host_end[p]),
+                ~self.host.blocks.free.has(self.host_end[p])
+                & (self.fetching.has(p) | ~self.device.blocks.free.has(self.device_end[p])),
+            ),
+        )
+
+    @theorem("no key leads to what a running copy writes")
+    def target_unseen(self) -> Bool:
+        return forall(
+            Pin,
+            Chain,
+            lambda p, k: (
+                implies(self.to_host(p) & self.host.cached.has(k), self.host.entry[k] != self.host_end[p])
+                & implies(self.loading.has(p) & self.device.cached.has(k), self.device.entry[k] != self.device_end[p])
             ),
         )
 
@@ -559,15 +616,10 @@ class Hierarchy(Machine):
             Pin,
             Pin,
             lambda p, r: (
-                implies(
-                    self.offloading.has(p) & self.loading.has(r),
-                    (self.device_end[p] != self.device_end[r]) & (self.host_end[p] != self.host_end[r]),
-                )
+                implies(self.to_host(p) & self.running(r) & (p != r), self.host_end[p] != self.host_end[r])
                 & implies(
-                    self.offloading.has(p) & self.offloading.has(r) & (p != r), self.host_end[p] != self.host_end[r]
-                )
-                & implies(
-                    self.loading.has(p) & self.loading.has(r) & (p != r), self.device_end[p] != self.device_end[r]
+                    self.loading.has(p) & (self.offloading.has(r) | self.loading.has(r)) & (p != r),
+                    self.device_end[p] != self.device_end[r],
                 )
             ),
         )
@@ -673,6 +725,21 @@ class Hierarchy(Machine):
             ),
         )
 
+    @theorem("whatever fills a block can be fetched to any block of the host that nobody holds")
+    def can_fetch(self) -> Bool:
+        return forall(
+            Pin,
+            Chain,
+            Block,
+            lambda p, k, b: implies(
+                self.holds_nothing(p)
+                & self.host.full(k)
+                & self.host.blocks.usable.has(b)
+                & self.host.blocks.holders[b].is_empty(),
+                possible(self.fetch_started)(p, k, b),
+            ),
+        )
+
     @theorem("what was computed since the last reset can be published, unless it is")
     def can_publish(self) -> Bool:
         return forall(
@@ -708,6 +775,7 @@ class Hierarchy(Machine):
             lambda p, b: (
                 implies(self.offloading.has(p), possible(self.offload_done)(p) & possible(self.offload_failed)(p))
                 & implies(self.loading.has(p), possible(self.load_done)(p) & possible(self.load_failed)(p))
+                & implies(self.fetching.has(p), possible(self.fetch_done)(p) & possible(self.fetch_failed)(p))
                 & implies(
                     ~self.running(p) & self.device.blocks.holders[b].has(Seat.pin_of(p)),
                     possible(self.release_device)(p),
@@ -885,18 +953,7 @@ class Hierarchy(Machine):
 
     @theorem("a copy that a reset overtook brings nothing back; no other key comes or goes", after=offload_done)
     def stale_stays_out(self, pin: Pin) -> Bool:
-        return forall(
-            Chain,
-            lambda k: implies(
-                old(self).stale.has(pin) | (k != self.copied[pin]),
-                self.host.cached.has(k) == old(self).host.cached.has(k),
-            ),
-        ) & forall(
-            Chain,
-            lambda k: implies(
-                old(self).host.cached.has(k), self.host.cached.has(k) & (self.host.entry[k] == old(self).host.entry[k])
-            ),
-        )
+        return self.shows_at_most(pin)
 
     @theorem("an offload that fails shows nothing and loses nothing", after=offload_failed)
     def failed_offload_is_nothing(self, pin: Pin) -> Bool:
@@ -951,6 +1008,37 @@ class Hierarchy(Machine):
             )
         )
 
+    @theorem("a fetch needs nothing but a free block of the host, and shows nothing", after=fetch_started)
+    def fetch_begun(self, pin: Pin, key: Chain, target: Block) -> Bool:
+        return (
+            self.fetching.has(pin)
+            & ~self.stale.has(pin)
+            & ~old(self).running(pin)
+            & old(self).idle(pin)
+            & (self.copied[pin] == key)
+            & (self.host_end[pin] == target)
+            & old(self).host.blocks.free.has(target)
+            & ~self.on_device(pin)
+            & self.same_keys()
+        )
+
+    @theorem("what was fetched is the key's tokens, found on the host unless a reset came between", after=fetch_done)
+    def fetched_is_found(self, pin: Pin) -> Bool:
+        return (
+            old(self).fetching.has(pin)
+            & ~self.running(pin)
+            & (self.host.content[self.host_end[pin]] == self.copied[pin])
+            & implies(~old(self).stale.has(pin), self.host.cached.has(self.copied[pin]))
+        )
+
+    @theorem("a fetch that a reset overtook brings nothing back; no other key comes or goes", after=fetch_done)
+    def stale_fetch_stays_out(self, pin: Pin) -> Bool:
+        return self.shows_at_most(pin)
+
+    @theorem("a fetch that fails shows nothing and loses nothing", after=fetch_failed)
+    def failed_fetch_is_nothing(self, pin: Pin) -> Bool:
+        return old(self).fetching.has(pin) & ~self.running(pin) & self.same_keys() & self.on_host(pin)
+
     @theorem("only a copy that does not run lets go of its block of the device", after=release_device)
     def device_end_released(self, pin: Pin) -> Bool:
         return ~self.on_device(pin) & old(self).on_device(pin) & ~old(self).running(pin)
@@ -979,7 +1067,7 @@ class Hierarchy(Machine):
     def reset_forgets(self) -> Bool:
         return (
             forall(Chain, lambda k: ~self.device.cached.has(k) & ~self.host.cached.has(k))
-            & forall(Pin, lambda p: implies(self.offloading.has(p), self.stale.has(p)))
+            & forall(Pin, lambda p: implies(self.to_host(p), self.stale.has(p)))
             & forall(Seq, Index, lambda s, i: ~self.fresh.has((s, i)))
             & forall(Block, lambda b: ~self.device_new.has(b) & ~self.host_new.has(b))
         )
@@ -1021,6 +1109,21 @@ class Hierarchy(Machine):
             & forall(Block, lambda b: implies(self.device.blocks.usable.has(b), self.device.blocks.free.has(b))),
         )
 
+    def shows_at_most(self, pin: Pin) -> Bool:
+        """The host has every key where it was, and besides them at most that of the copy, unless it is stale."""
+        return forall(
+            Chain,
+            lambda k: implies(
+                old(self).stale.has(pin) | (k != self.copied[pin]),
+                self.host.cached.has(k) == old(self).host.cached.has(k),
+            ),
+        ) & forall(
+            Chain,
+            lambda k: implies(
+                old(self).host.cached.has(k), self.host.cached.has(k) & (self.host.entry[k] == old(self).host.entry[k])
+            ),
+        )
+
     def same_keys(self) -> Bool:
         """Each tier has the keys that it had."""
         return forall(
@@ -1048,6 +1151,18 @@ class Hierarchy(Machine):
     @witness("a reset has overtaken an offload")
     def a_stale_offload(self) -> Bool:
         return exists(Pin, lambda p: self.offloading.has(p) & self.stale.has(p))
+
+    @witness("a fetch runs whose key the host has by now")
+    def a_late_fetch(self) -> Bool:
+        return exists(Pin, lambda p: self.fetching.has(p) & ~self.stale.has(p) & self.host.cached.has(self.copied[p]))
+
+    @witness("a reset has overtaken a fetch")
+    def a_stale_fetch(self) -> Bool:
+        return exists(Pin, lambda p: self.fetching.has(p) & self.stale.has(p))
+
+    @witness("the device sleeps while something is fetched that no tier has")
+    def a_fetch_in_sleep(self) -> Bool:
+        return self.asleep & exists(Pin, lambda p: self.fetching.has(p) & ~self.host.cached.has(self.copied[p]))
 
     @witness("the device sleeps, and the host has a key")
     def asleep_with_host(self) -> Bool:

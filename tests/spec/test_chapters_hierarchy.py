@@ -50,6 +50,10 @@ def offloaded(pin: str, target: int, key: str = TEXT) -> list[Step]:
     return [("offload_started", pin, key, target), ("offload_done", pin)]
 
 
+def fetched(pin: str, target: int, key: str = TEXT) -> list[Step]:
+    return [("fetch_started", pin, key, target), ("fetch_done", pin)]
+
+
 def released(pin: str) -> list[Step]:
     return [("release_device", pin), ("release_host", pin)]
 
@@ -127,7 +131,7 @@ def test_what_is_loaded_across_a_reset_is_read_but_not_published() -> None:
     [
         ("self.host.reset()", {"host_keys_new", "reset_forgets"}),
         ("self.device.reset()", {"device_keys_new", "reset_forgets"}),
-        ("self.stale.assign(self.offloading)", {"offload_is_new", "reset_forgets"}),
+        ("self.stale.assign_where(lambda pin: self.to_host(pin))", {"brought_is_new", "reset_forgets"}),
         ("self.fresh.clear()", {"fresh_is_new", "reset_forgets"}),
     ],
 )
@@ -136,6 +140,12 @@ def test_a_reset_that_leaves_something_out_is_noticed(line: str, broken: set[str
     there = run(*PUBLISHED, *offloaded("p", ONE), *released("p"), chapter=faulty)
     there.do(("offload_started", "q", TEXT, TWO), ("reset",))
     assert broken <= there.broken
+
+
+def test_a_fetch_that_a_reset_leaves_running_is_noticed() -> None:
+    faulty = without(CHAPTER, "reset", "self.stale.assign_where(lambda pin: self.to_host(pin))")
+    there = run(("fetch_started", "p", TEXT, ONE), ("reset",), ("fetch_done", "p"), chapter=faulty)
+    assert {"brought_is_new", "reset_forgets", "host_keys_new"} <= there.broken
 
 
 # -- B48: a copy to the host begins before the block is computed -------------------------------------------------------
@@ -253,3 +263,89 @@ def test_an_end_that_is_given_back_while_the_copy_runs_is_noticed() -> None:
     faulty = without(CHAPTER, "release_host", "require(~self.running(pin))")
     there = run(*LOADING, ("release_host", "p"), chapter=faulty)
     assert {"running_holds", "host_end_released"} <= there.broken
+
+
+# -- what a store brings: B25, B27, B48, B51, B54 for copies that have one end -----------------------------------------
+
+FETCHING: list[Step] = [("fetch_started", "p", TEXT, ONE)]
+
+
+def test_what_no_tier_has_comes_from_a_store_to_the_host_and_from_there_to_the_device() -> None:
+    there = run(*FETCHING)
+    assert there["host.cached"] == set() and there["device.blocks.free"] == {ONE, TWO}
+    there.do(("fetch_done", "p"))
+    assert there["host.content"][ONE] == TEXT and there["host.entry"][TEXT] == ONE
+    there.do(("release_host", "p"), ("take", "a", 0, TWO, TEXT), ("load_started", "p", "a", 0), ("load_done", "p"))
+    assert there["device.content"][TWO] == TEXT and ("a", 0) in there["computed"] and there.broken == set()
+
+
+def test_what_is_being_fetched_is_neither_loaded_nor_evicted_nor_handed_out_again() -> None:
+    there = run(*FETCHING, ("take", "a", 0, ONE, TEXT))
+    assert not there.can("load_started", "q", "a", 0) and not there.can("evict_host", TEXT)
+    assert not there.can("fetch_started", "q", TEXT, ONE) and not there.can("release_host", "p")
+    there.do(("fetch_done", "p"))
+    assert not there.can("evict_host", TEXT)
+    assert there.do(("release_host", "p")).can("evict_host", TEXT)
+
+
+def test_a_copy_from_a_store_has_no_end_on_the_device() -> None:
+    there = run(*FETCHING)
+    assert not there.can("release_device", "p")
+    assert not run(*FETCHING, ("fetch_done", "p")).can("release_device", "p")
+    there.do(("sleep",), ("fetch_done", "p"), ("release_host", "p"))
+    assert there["host.cached"] == {TEXT} and there.broken == set()
+
+
+def test_a_copy_that_still_holds_an_end_fetches_nothing() -> None:
+    there = run(*LOADING, ("load_done", "p"), ("release_host", "p"))
+    assert not there.can("fetch_started", "p", OTHER, TWO)
+    there.do(("release_device", "p"), ("give_back", "b", 0), *fetched("p", TWO, OTHER))
+    assert not there.can("release_device", "p")
+    assert there["host.cached"] == {TEXT, OTHER} and there.broken == set()
+
+
+def test_only_what_fills_a_block_is_fetched() -> None:
+    assert not run().can("fetch_started", "p", NOTHING, ONE)
+
+
+def test_what_is_fetched_across_a_reset_is_not_found() -> None:
+    there = run(*FETCHING, ("reset",), ("fetch_done", "p"))
+    assert there["host.cached"] == set()
+    assert there.do(("release_host", "p"))["host.blocks.free"] == {ONE, TWO}
+    assert there.do(*fetched("p", ONE))["host.cached"] == {TEXT} and there.broken == set()
+
+
+def test_a_key_that_came_meanwhile_keeps_its_block() -> None:
+    there = run(*PUBLISHED, ("fetch_started", "q", TEXT, TWO), *offloaded("p", ONE), ("fetch_done", "q"))
+    assert there["host.entry"][TEXT] == ONE
+    assert there.do(("release_host", "q"))["host.blocks.free"] == {TWO}
+    other = run(*PUBLISHED, ("offload_started", "p", TEXT, ONE), *fetched("q", TWO), ("offload_done", "p"))
+    assert other["host.entry"][TEXT] == TWO and there.broken == other.broken == set()
+
+
+def test_a_failed_fetch_shows_nothing() -> None:
+    there = run(*FETCHING, ("fetch_failed", "p"))
+    assert there["host.cached"] == set() and not there.can("fetch_done", "p")
+    assert there.do(("release_host", "p"))["host.blocks.free"] == {ONE, TWO} and there.broken == set()
+
+
+DONE: list[Step] = [*FETCHING, ("fetch_done", "p")]
+FAILED: list[Step] = [*FETCHING, ("fetch_failed", "p")]
+AGAIN: list[Step] = [*FETCHING, ("reset",), ("fetch_done", "p"), ("release_host", "p"), *FETCHING]
+
+
+@pytest.mark.parametrize(
+    ("line", "steps", "broken"),
+    [
+        ("require(self.idle(pin))", [*FETCHING, ("fetch_started", "p", TEXT, TWO)], {"host_end_only", "fetch_begun"}),
+        ("require(self.host.full(key))", [("fetch_started", "p", NOTHING, ONE)], {"target_filled"}),
+        ("self.host_new.add(target)", FETCHING, {"brought_is_new"}),
+        ("self.stale.discard(pin)", AGAIN, {"fetch_begun"}),
+        ("self.host.write(self.host_end[pin], self.copied[pin])", DONE, {"fetched_is_found"}),
+        ("self.host.publish(self.copied[pin], self.host_end[pin])", DONE, {"fetched_is_found"}),
+        ("self.fetching.discard(pin)", FAILED, {"failed_fetch_is_nothing"}),
+    ],
+)
+def test_a_fetch_that_leaves_something_out_is_noticed(line: str, steps: list[Step], broken: set[str]) -> None:
+    faulty = without(CHAPTER, steps[-1][0], line)
+    assert broken <= run(*steps, chapter=faulty).broken
