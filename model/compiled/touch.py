@@ -53,6 +53,12 @@ def violations(statement: Statement) -> list[Query]:
         elif term.op == "iff" and all(part.op == "has" for part in term.args):
             split(T.implies(*term.args), variables)  # one membership is enough to find where they could differ
             split(T.implies(*reversed(term.args)), variables)
+        elif term.op == "implies" and term.args[0].op == "or" and all(part.op == "has" for part in term.args[0].args):
+            for part in term.args[0].args:
+                split(T.implies(part, term.args[1]), variables)
+        elif term.op == "implies" and term.args[1].op == "forall":
+            premise, conclusion = term.args
+            split(T.implies(premise, conclusion.args[0]), variables + conclusion.data)
         else:
             found.append(Query(statement, variables, tuple(T.literals(T.neg(term)))))
 
@@ -164,7 +170,7 @@ class Touches:
                 continue
             parents = _parents(literal)
             for t in T.subterms(literal):
-                for touch in self._reads(t, parents[t], effect, number, _polarity(t, literal)):
+                for touch in self._reads(t, parents[t], effect, number, _polarity(t, literal), query):
                     if bulk:
                         yield {}, list(query.literals)
                         continue
@@ -176,7 +182,7 @@ class Touches:
                         yield _solved(query, known, parts)
 
     def _reads(
-        self, t: Term, parents: list[Term], effect: Effect, number: int, polarity: int
+        self, t: Term, parents: list[Term], effect: Effect, number: int, polarity: int, query: Query
     ) -> Iterable[_Touch]:
         """Reads of a written cell that stand at this place of a statement."""
         if isinstance(t.sort, (SetSort, MapSort)) and all(p.op in ("has", "get") and p.args[0] is t for p in parents):
@@ -184,7 +190,7 @@ class Touches:
         touch = self._occurrence(t, effect, polarity)
         if touch is None:
             return
-        bounds = [p for p in parents if p.op == "lt" and p.args[1] is t and p.args[0].op == "var"]
+        bounds = [p for p in parents if p.op == "lt" and p.args[1] is t and p.args[0] in query.variables]
         if t.op != "get" or not effect.keys or len(bounds) < len(parents):
             yield touch
             return
@@ -244,7 +250,7 @@ def _bind(
         elif pattern.op == "case":
             more.append(T.make("is_case", (value,), BOOL, pattern.data))
             todo += [(f, T.make("field", (value,), f.sort, (pattern.data, i))) for i, f in enumerate(pattern.args)]
-        else:
+        elif pattern.free <= set(query.variables):  # a variable of a statement inside may have any value
             more.append(T.eq(pattern, value))
     return known, more
 
