@@ -8,7 +8,8 @@ A *call* (allocate_for_sequence) grows the tables of one sequence in all groups,
 give, in none. What has left a window may go back during a call, and has to before a call is refused for want of it.
 
 A step computes one group after the other. Only when all have computed a token can it be *accepted*: what is behind the
-accepted tokens may still be taken back, also in one group after the other.
+accepted tokens may still be taken back, also in one group after the other. What is accepted is there to stay: a
+sequence that is to go on before it has to leave, and begins anew.
 """
 
 from __future__ import annotations
@@ -160,6 +161,22 @@ class Composite(Machine):
         require(self.accepted[seq] <= upto)
         require(upto < self.groups[group].computed[seq])
         self.groups[group].take_back(seq, upto)
+
+    @event
+    def shorten(self, seq: Seq, upto: Token) -> None:
+        """Only tokens before a position are to have room; behind it none is computed (truncate)."""
+        require(upto < self.covered[seq])
+        require(forall(Group, lambda g: self.groups[g].computed[seq] <= upto))
+        self.covered[seq] = upto
+
+    @event
+    def give_back(self, seq: Seq, group: Group) -> None:
+        """The last block of a table goes back, since no token in it is to have room (truncate)."""
+        require(~self.busy)
+        manager = self.groups[group]
+        require(manager.released[seq] < manager.size[seq])
+        require(self.covered[seq].is_zero() | (manager.place(self.covered[seq].prev()) < manager.size[seq].prev()))
+        manager.drop(seq)
 
     # -- deallocate ----------------------------------------------------------------------------------------------
 
@@ -429,6 +446,23 @@ class Composite(Machine):
             ),
         )
 
+    @theorem("between calls a block goes from the end of a table when no token in it is to have room")
+    def spare_can_go(self) -> Bool:
+        return forall(
+            Seq,
+            Group,
+            lambda s, g: implies(
+                ~self.busy
+                & ~self.leaving.has(s)
+                & (self.groups[g].released[s] < self.groups[g].size[s])
+                & forall(
+                    Token,
+                    lambda t: implies(t < self.covered[s], self.groups[g].place(t) != self.groups[g].size[s].prev()),
+                ),
+                possible(self.give_back)(s, g),
+            ),
+        )
+
     @theorem("between calls a sequence can leave")
     def can_leave(self) -> Bool:
         return forall(Seq, lambda s: implies(~self.busy & self.running.has(s), possible(self.leave)(s)))
@@ -562,6 +596,20 @@ class Composite(Machine):
     @theorem("tokens that are taken back in a group are not computed there any more", after=take_back)
     def taken_back_to(self, seq: Seq, group: Group, upto: Token) -> Bool:
         return self.groups[group].computed[seq] == upto
+
+    @theorem("room that is not wanted any more has no computed token", after=shorten)
+    def shortened_to(self, seq: Seq, upto: Token) -> Bool:
+        return (
+            (self.covered[seq] == upto)
+            & (upto < old(self).covered[seq])
+            & forall(Group, lambda g: self.groups[g].computed[seq] <= upto)
+        )
+
+    @theorem("the block that is given back is free, and every token that is covered has room", after=give_back)
+    def given_back_is_spare(self, seq: Seq, group: Group) -> Bool:
+        manager = old(self).groups[group]
+        block = manager.table[seq, manager.size[seq].prev()]
+        return self.groups[group].blocks.free.has(block) & self.has_room(seq, group, self.covered[seq])
 
     @theorem("no call begins for a sequence that leaves", after=leave)
     def leaves_between_calls(self, seq: Seq) -> Bool:

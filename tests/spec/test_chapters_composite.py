@@ -92,6 +92,21 @@ def test_drafts_are_taken_back_in_one_group_after_the_other_and_nothing_has_slid
     assert not run.can("take_back", "seq0", FULL, 0)
 
 
+def test_rejected_drafts_leave_no_room_behind_and_what_is_accepted_stays() -> None:
+    run = Run().do(*room("seq0", 1), *room("seq0", 1, 2), *computed("seq0", 1), ("compute", "seq0", FULL, 2))
+    assert not run.can("shorten", "seq0", 1)
+    assert not run.can("give_back", "seq0", FULL)
+    run.do(("take_back", "seq0", FULL, 1), ("shorten", "seq0", 1), ("give_back", "seq0", FULL))
+    assert not run.can("shorten", "seq0", 0)
+    assert not run.can("give_back", "seq0", FULL)
+    assert run.can("give_back", "seq0", WINDOWED)
+
+
+def test_nothing_goes_from_the_end_of_a_table_during_a_call() -> None:
+    run = Run(seqs=2).do(*room("seq0", 1), ("shorten", "seq0", 0), ("begin", "seq1", 1))
+    assert not run.can("give_back", "seq0", FULL)
+
+
 def test_who_leaves_gives_back_all_in_every_group() -> None:
     run = Run(seqs=2).do(*room("seq0", 1), *room("seq1", 2), *computed("seq0", 1), ("leave", "seq0"))
     run.do(("leave_group", "seq0", FULL))
