@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.conformance import Context, ManagerType, PoolConfig
 from kvspec.spec.language.terms import Path
+from kvspec.spec.slots import block_index
+from kvspec.spec.window import first_visible
 
 TOKEN_BYTES: Final = 8
 """Tokens are kept as the bytes of an int64 array, so that a prefix of tokens is a prefix of bytes."""
@@ -108,6 +110,35 @@ def pool_statics(chains: Chains, config: PoolConfig) -> dict[Path, Any]:
         ("ranks", "state", "longer"): longer,
         ("ranks", "linear"): config.has_linear_state,
         ("ranks", "resumable"): resumable(config),
+    }
+
+
+def tier_statics(chains: Chains, config: PoolConfig) -> dict[Path, Any]:
+    """The static words of the chapter `hierarchy`, for the tiers of one rank."""
+    found: dict[Path, Any] = {}
+    for tier, num_blocks in (("device", config.num_blocks), ("host", config.num_host_blocks)):
+        words = chains.statics(num_blocks)
+        found |= {(tier, *path[1:]): word for path, word in words.items() if path[0] == "cache"}
+    return found
+
+
+def place_in(kind: ManagerType, token: int) -> int:
+    """The place of a token's block in a table of a group (chapter `composite`)."""
+    return block_index(token, kind.block_size)
+
+
+def first_seen(kind: ManagerType, query: int) -> int:
+    """The first token that a query of a group sees (chapter `composite`)."""
+    return 0 if kind.window is None else first_visible(query, kind.window)
+
+
+def group_statics(config: PoolConfig) -> dict[Path, Any]:
+    """The static words of the chapter `composite`; its blocks are those of the largest group."""
+    return {
+        ("groups", "blocks", "padding"): 0,
+        ("groups", "blocks", "usable"): frozenset(range(1, max(kind.num_blocks for kind in config.manager_types))),
+        ("groups", "place_in"): place_in,
+        ("groups", "first_seen"): first_seen,
     }
 
 

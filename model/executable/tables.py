@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kvspec.model.compiled import Compiled
+from kvspec.model.compiled import Broken, Compiled
 from kvspec.model.conformance import Context, PoolConfig
 from kvspec.model.executable.part import Part
 from kvspec.model.executable.request import Request
@@ -65,6 +65,10 @@ class Tables(ABC):
     def table(self, seq: str) -> list[int]:
         """Physical ids, logical order."""
         return [self.block(seq, i) for i in range(self.size(seq))]
+
+    def room(self, seq: str) -> int:
+        """Tokens that the table has room for."""
+        return self.size(seq) * self.config.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold so many tokens."""
@@ -146,6 +150,10 @@ class Tables(ABC):
     @abstractmethod
     def reset(self) -> None:
         """All keys are forgotten."""
+
+    def sweep(self) -> Iterator[Broken]:
+        """Every invariant of the spec that does not hold, on the whole state; at most one violation each."""
+        yield from self.machine.sweep()
 
     def _ends(self, num_tokens: int, computed: int) -> Iterable[tuple[int, int]]:
         """Blocks that lose computed tokens when only num_tokens are left, the last first, and where each ends then."""

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from kvspec.spec.composite import Composite
+from kvspec.spec.hierarchy import Hierarchy
 from kvspec.spec.language import Chapter
 from kvspec.spec.language.machine import Machine
 from kvspec.spec.pool import Pool
 from kvspec.spec.sequences import Sequences
+from kvspec.spec.xtensor import XTensor
 
 _other_texts: list[Chapter] = []
 
@@ -22,6 +25,21 @@ def sequences() -> Chapter:
 def pool() -> Chapter:
     """The chapter that the model of a pool of ranks runs."""
     return _followed(Pool)
+
+
+def hierarchy() -> Chapter:
+    """The chapter that the model of the tiers of a rank runs."""
+    return _followed(Hierarchy)
+
+
+def xtensor() -> Chapter:
+    """The chapter that the model of pages on demand runs."""
+    return _followed(XTensor)
+
+
+def composite() -> Chapter:
+    """The chapter that the model of a composite runs."""
+    return _followed(Composite)
 
 
 def _followed(cls: type[Machine]) -> Chapter:
