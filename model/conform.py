@@ -17,7 +17,7 @@ import msgspec
 import kvspec.model.operations as ops
 from kvspec.model.acceptor import AnyAcceptor, judge_of
 from kvspec.model.conformance import Capability, Form, MakeTarget, MisuseError, PoolConfig, TargetError, checked_target
-from kvspec.model.forms import FORMS, OF_FORMS
+from kvspec.model.forms import FORMS, OF_FORMS, with_fixed
 from kvspec.model.generator import Generator, Kind, RandomSource
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
@@ -46,6 +46,8 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         form: what to drive; by default all that the target can be.
         num_blocks, block_size: the same pool each time; by default mostly small ones of all sizes.
         num_ranks, num_single_blocks, num_state_slots, checkpoint_interval, trim: so for pools of ranks.
+        num_host_blocks: so for pools with a host tier.
+        num_pages, page_size: so for managers with pages.
         prefix_cache: whether pools may have a prefix cache; otherwise none has one.
         sanitizer: have the target poison freed blocks.
         every: compare all observations after every so many operations.
@@ -67,6 +69,9 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     num_state_slots: int | None = None
     checkpoint_interval: int | None = None
     trim: Literal["contiguous", "deepest"] | None = None
+    num_host_blocks: int | None = None
+    num_pages: int | None = None
+    page_size: int | None = None
     prefix_cache: bool = True
     sanitizer: bool = False
     every: int = 1
@@ -82,17 +87,22 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check_sizes()
 
     def _check_sizes(self) -> None:
-        fixed = {name: value for name in FORMS[Form.POOLS].options if (value := getattr(self, name)) is not None}
-        if fixed and self.form is Form.MANAGERS:
-            name, value = next(iter(fixed.items()))
-            raise ValueError(f"{name}: {value}, expected none where only managers are driven")
+        known = FORMS[self.form].options if self.form is not None else None
+        for name, value in (item for form in FORMS for item in self.fixed_of(form).items()):
+            if known is not None and name not in known:
+                raise ValueError(f"{name}: {value}, expected none where only {self.form} are driven")
         if self.num_ranks is not None and self.num_ranks > MAX_RANKS:
             raise ValueError(f"num_ranks: {self.num_ranks}, expected at most {MAX_RANKS}")
-        least: dict[str, Any] = {"num_blocks": self.num_blocks or 2, "block_size": self.block_size or 1}
-        cells = PoolConfig(**least, **({"num_single_blocks": 2} | fixed if fixed else {})).num_cells
+        least = {"num_blocks": self.num_blocks or 2, "block_size": self.block_size or 1}
+        forms = [form for form in FORMS if self.fixed_of(form)] or [Form.MANAGERS]
+        cells = max(with_fixed(FORMS[f].smallest, least | self.fixed_of(f)).num_cells for f in forms)
         if cells > MAX_CELLS:
             what = f"a pool of {cells} cells, single blocks and slots"
             raise ValueError(f"{what}, expected at most {MAX_CELLS} on all ranks together")
+
+    def fixed_of(self, form: Form) -> dict[str, Any]:
+        """What is fixed of pools of a form, beside blocks and their size."""
+        return {name: value for name in FORMS[form].options if (value := getattr(self, name)) is not None}
 
 
 class FamilyVerdict(msgspec.Struct, frozen=True):
@@ -432,10 +442,10 @@ class Conformance:
     def _fixed(self, config: PoolConfig) -> PoolConfig:
         """The config with what the options fix."""
         options = self.options
-        fields = (*_SIZES, *FORMS[config.form].options)
-        fixed = {name: value for name in fields if (value := getattr(options, name)) is not None}
+        fixed = {name: value for name in _SIZES if (value := getattr(options, name)) is not None}
+        fixed |= options.fixed_of(config.form)
         keys = options.prefix_cache and config.enable_prefix_cache
-        return msgspec.structs.replace(config, enable_prefix_cache=keys, sanitizer=options.sanitizer, **fixed)
+        return with_fixed(config, fixed | {"enable_prefix_cache": keys, "sanitizer": options.sanitizer})
 
     def _operate(
         self, judge: AnyAcceptor, generator: Generator, length: int, done: list[tuple[AnyOperation, bool]]

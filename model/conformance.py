@@ -150,6 +150,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"{what}, expected both, or none")
         if self.num_pages and (self.is_pool or self.manager_types):
             raise ValueError(f"num_pages: {self.num_pages}, expected 0 in a pool of ranks or a composite")
+        if self.num_pages and self.num_pages * self.page_size < self.block_size:
+            what = f"num_pages: {self.num_pages} pages of {self.page_size} tokens"
+            raise ValueError(f"{what}, expected room for the padding block, of {self.block_size}")
         if self.num_threads < 1:
             raise ValueError(f"num_threads: {self.num_threads}, expected at least 1")
 
@@ -391,6 +394,11 @@ class PagedTarget(Target, Protocol):
     Token t of block b lies at address ``b * block_size + t``, and page p has the `PoolConfig.page_size` addresses from
     ``p * page_size`` on. A block can only be handed out if all pages on which it lies are mapped to physical pages, of
     which there are `PoolConfig.num_pages`; those of the padding block always are.
+
+    A page may be mapped at any time, and unmapped at any time while no block on it is in use: held by a sequence, the
+    prefix cache or an outside holder. `allocate` is refused only if free blocks on pages that can be mapped, after each
+    idle page that they do not need was unmapped, and idle cached blocks together are too few. A page whose mapping has
+    failed need not be tried again in the same call; others are tried in its place.
     """
 
     def mapped_pages(self) -> set[int]:

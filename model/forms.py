@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from kvspec.model.conformance import Capability, Form, PoolConfig
 from kvspec.model.generator import SHOW_EVICTION, Generator, Source, pool_config, ranked_config
+from kvspec.model.generator_paged import PagedGenerator, paged_config
+from kvspec.model.generator_tiered import TieredGenerator, tiered_config
 from kvspec.model.promises import Family
 
 Capabilities = frozenset[Capability]
@@ -41,9 +45,36 @@ FORMS: Final[Mapping[Form, Trait]] = {
         ("num_ranks", "num_single_blocks", "num_state_slots", "checkpoint_interval", "trim"),
         Capability.POOL,
     ),
+    Form.PAGES: Trait(
+        PoolConfig(num_blocks=4, block_size=2, num_pages=3, page_size=4),
+        lambda source, shown: paged_config(source),
+        ("num_pages", "page_size"),
+        Capability.PAGES,
+        PagedGenerator,
+    ),
+    Form.TIERS: Trait(
+        PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3, num_host_blocks=4),
+        lambda source, shown: tiered_config(source),
+        ("num_ranks", "num_single_blocks", "num_host_blocks"),
+        Capability.HOST,
+        TieredGenerator,
+    ),
     Form.MANAGERS: Trait(PoolConfig(num_blocks=4, block_size=2), lambda source, shown: pool_config(source)),
 }
 """Those that can be driven, in the order in which one is drawn."""
+
+
+def with_fixed(config: PoolConfig, fixed: Mapping[str, Any]) -> PoolConfig:
+    """The config with what is fixed; what is not fixed gives way where both do not go together."""
+    fields = msgspec.structs.asdict(config) | fixed
+    if config.form is Form.PAGES and fields["num_pages"] * fields["page_size"] < fields["block_size"]:
+        if "num_pages" not in fixed:
+            fields["num_pages"] = -(-fields["block_size"] // fields["page_size"])
+        elif "page_size" not in fixed:
+            fields["page_size"] = -(-fields["block_size"] // fields["num_pages"])
+        elif "block_size" not in fixed:
+            fields["block_size"] = fields["num_pages"] * fields["page_size"]
+    return PoolConfig(**fields)
 
 
 _KEYED: Final = frozenset(Form) - {Form.COMPOSITES}

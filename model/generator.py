@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import accumulate
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import kvspec.model.operations as ops
 from kvspec.model.conformance import Capability, Context, PoolConfig
@@ -135,52 +135,53 @@ def ranked_config(source: Source, *, linear: bool, sanitizer: bool = False, keys
 Makers = tuple[tuple[str, ...], tuple[int, ...]]
 
 
-def _table(**weights: int) -> Makers:
+def table(**weights: int) -> Makers:
+    """What may be next, and how often."""
     return tuple(weights), tuple(accumulate(weights.values()))
 
 
 # What is next for a sequence without blocks, one that needs room, one that has room to write, one that is computed.
-_FRESH: Final = _table(
+_FRESH: Final = table(
     allocate_shared=60, allocate=25, append=3, fork=3, abort=3, deallocate=2, truncate=2, preempt=1, cache=1
 )
-_NEEDS_ROOM: Final = _table(
+_NEEDS_ROOM: Final = table(
     allocate=60, preempt=7, fork=6, truncate=6, hold=5, deallocate=5, abort=4, cache=4, append=2, write=1
 )
-_CAN_WRITE: Final = _table(
+_CAN_WRITE: Final = table(
     write=62, allocate=5, fork=6, hold=5, truncate=5, preempt=4, cache=4, deallocate=3, append=3, abort=2
 )
-_COMPUTED: Final = _table(
+_COMPUTED: Final = table(
     append=36, deallocate=18, fork=13, cache=10, truncate=9, hold=6, preempt=4, abort=2, allocate=1, write=1
 )
-_COMES: Final = _table(allocate=58, allocate_shared=26, append=3, abort=3, deallocate=2, truncate=2, preempt=1, cache=1)
+_COMES: Final = table(allocate=58, allocate_shared=26, append=3, abort=3, deallocate=2, truncate=2, preempt=1, cache=1)
 """What is next for a sequence without blocks in a pool, where a match that finds nothing leaves it as it was."""
 
-_BLANK: Final = _table(append=70, allocate=9, allocate_shared=6, abort=5, deallocate=5, preempt=5)
+_BLANK: Final = table(append=70, allocate=9, allocate_shared=6, abort=5, deallocate=5, preempt=5)
 """In a pool for a sequence that knows no tokens."""
 
-_DRAFTED: Final = _table(
+_DRAFTED: Final = table(
     append=34, truncate=24, deallocate=14, cache=8, hold=8, preempt=4, abort=3, allocate=3, write=2
 )
 """In a pool without recurrent states for a sequence that is computed: there tokens go back into a block."""
 
-_REJECTED: Final = _table(hold=45, append=25, truncate=10, cache=5, deallocate=5, preempt=5, abort=5)
+_REJECTED: Final = table(hold=45, append=25, truncate=10, cache=5, deallocate=5, preempt=5, abort=5)
 """In a pool behind rejected tokens, whose cells stand in a block of its own: who holds it now may have read them."""
 
 # The same in pools with recurrent states, where a state can be saved now, was saved just now, is being saved, or is to
 # be restored.
-_CAN_SAVE: Final = _table(save=38, save_start=36, cache=8, write=6, append=5, deallocate=4, truncate=3)
-_SAVED: Final = _table(cache=40, deallocate=15, write=15, append=15, allocate=5, truncate=5, preempt=3, abort=2)
-_SAVING: Final = _table(
+_CAN_SAVE: Final = table(save=38, save_start=36, cache=8, write=6, append=5, deallocate=4, truncate=3)
+_SAVED: Final = table(cache=40, deallocate=15, write=15, append=15, allocate=5, truncate=5, preempt=3, abort=2)
+_SAVING: Final = table(
     save_done=18, save_failed=7, cache=20, append=10, allocate=12, hold=9, truncate=9, preempt=5, abort=5, deallocate=5
 )
-_WAITING: Final = _table(
+_WAITING: Final = table(
     restore=12, restore_start=32, allocate=14, append=8, hold=10, truncate=7, cache=4, preempt=5, abort=4, deallocate=4
 )
-_RESTORING: Final = _table(
+_RESTORING: Final = table(
     restore_done=25, restore_failed=11, allocate=14, append=9, hold=10, truncate=10, cache=6, preempt=5, abort=5,
     deallocate=5,
 )  # fmt: skip
-_RELIEF: Final = _table(preempt=40, deallocate=30, abort=15, allocate=15)
+_RELIEF: Final = table(preempt=40, deallocate=30, abort=15, allocate=15)
 
 _NEEDS: Final = {"fork": Capability.FORK, "truncate": Capability.TRUNCATE, "hold": Capability.HOLD}
 
@@ -202,6 +203,10 @@ class Generator:
         measure: requests have about as many tokens as so many blocks hold; by default those of the pool.
     """
 
+    makers: ClassVar[dict[str, Callable[[Any, str], AnyOperation]]]
+    """What is made of each word of a table."""
+    pool: Any
+
     def __init__(
         self,
         source: Source,
@@ -211,7 +216,7 @@ class Generator:
         kind: Kind = Kind.VALID,
         measure: int | None = None,
     ) -> None:
-        self.source, self.config, self.pool = source, config, pool
+        self.source, self.config, self.pool, self.capabilities = source, config, pool, capabilities
         absent = {name for name, need in _NEEDS.items() if need not in capabilities}
         self._missing = frozenset(absent | {"fork"} if config.is_pool else absent)
         self._evicts = bool(capabilities & SHOW_EVICTION)
@@ -290,7 +295,7 @@ class Generator:
         name = next(n for n, w in zip(names, weights, strict=True) if at < w)
         if name in self._missing or (name == "fork" and len(self.pool.requests) >= self._most):
             name = "append"
-        return _MAKERS[name](self, seq)
+        return self.makers[name](self, seq)
 
     def _row(self, seq: str) -> Makers:
         if self._refused:
@@ -394,7 +399,8 @@ class Generator:
 
     def _room(self, seq: str) -> int:
         request = self.pool.requests[seq]
-        return min(len(request.tokens), self.pool.size(seq) * self.config.block_size) - request.computed
+        room: int = min(len(request.tokens), self.pool.size(seq) * self.config.block_size) - request.computed
+        return room
 
     def _some(self, seq: str) -> int:
         """How many tokens of a sequence a step computes; with linear state often up to where its state can be saved."""
@@ -594,7 +600,7 @@ class Generator:
                 yield operation
 
 
-_MAKERS: Final[dict[str, Callable[[Generator, str], AnyOperation]]] = {
+Generator.makers = {
     "allocate_shared": Generator._allocate_shared,
     "allocate": Generator._allocate,
     "append": Generator._append,

@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvspec.model.conformance import Form, PoolConfig
-from kvspec.model.executable import AnyPool, Pool, RankedPool
+from kvspec.model.executable import AnyPool, PagedPool, Pool, RankedPool, TieredPool
 
-MODELS: Final[Mapping[Form, type[AnyPool]]] = {Form.MANAGERS: Pool, Form.POOLS: RankedPool}
+MODELS: Final[Mapping[Form, type[AnyPool]]] = {
+    Form.MANAGERS: Pool,
+    Form.POOLS: RankedPool,
+    Form.PAGES: PagedPool,
+    Form.TIERS: TieredPool,
+}
 """What runs the specification of each form."""
 
 

@@ -81,15 +81,21 @@ CHECKS: Final[Mapping[str, str]] = {
     "hit_unpublished": "a hit is no longer than the published prefix",
     "isolation": "no call for a sequence changes anything of another rank",
     "legal_call_refused": "a call that makes sense is not answered with an error",
+    "mapped_pages": "the mapped pages are those that the calls so far have mapped; an error maps and unmaps nothing",
     "padding_free": "block 0 is not free",
     "padding_handed_out": "block 0 is in no table",
     "publish": "only a block that is full and written is published",
     "published": "cache and deallocate publish every full computed block",
     "rank_given": "a sequence that was granted room has a rank, one that there is",
     "rank_kept": "a sequence keeps its rank until it ends, and has none after a first call that was refused",
+    "reclaim_enough": "reclaim(n) unmaps n pages, or all that are idle",
+    "reclaimed_count": "reclaim returns how many pages were unmapped",
     "ref_count": "the reference count of a block is the number of its holders",
     "refusal_changes_nothing": "after a refusal everything looks as before",
-    "refused_for_cause": "allocate is refused only if free and idle blocks together are too few",
+    "refused_for_cause": "allocate is refused only if free and idle blocks that can be had together are too few",
+    "refused_in_window": "allocate is refused only when no block of the sequence that is wanted has left the window",
+    "released_kept": "a place that has been released has no block again",
+    "released_readable": "what lies in a released block cannot be read",
     "removed_block": "a removal names the block that the key led to",
     "removed_was_stored": "only a key that is there can be removed",
     "reset_forgets": "a reset drops every key",
@@ -110,6 +116,15 @@ CHECKS: Final[Mapping[str, str]] = {
     "unit_given": "a sequence that was granted room has a single block and, with linear state, a live slot",
     "unit_kept": "a sequence keeps its single block and its live slot until it gives all back",
     "waiting_readable": "a state that is still to be restored cannot be read",
+    "load_target": "a load goes to the block that the sequence has at that place, on its rank",
+    "load_source": "a load is from the host block that has the tokens of that place",
+    "load_counted": "once all loads of a sequence have ended, it goes on behind the leading blocks that are complete",
+    "offload_published": "what is copied to the host is a published block of the device",
+    "copy_kept": "a copy stays as it was planned, goes on once it has begun, and is planned by no refusal or error",
+    "copy_begun": "a copy has begun once it was told to, and not before",
+    "host_visible": "a key can be found on the host only if a copy to its block is complete",
+    "host_lost": "a key can be found on the host until it is evicted, or a reset",
+    "prefetch_places": "what is planned for a prefetch are leading blocks that the store has, each once",
     "used_count": "the counter of used blocks is the number of blocks that sequences hold",
 }
 """What each check demands that is not an event or invariant of the specification."""
@@ -173,4 +188,37 @@ POOL_STEP_FAMILIES: Final = {
     "evict_state": Family.NO_REUSE_WHILE_USED,
     "hold": Family.HOLDERS,
     "unhold": Family.HOLDERS,
+}
+
+TIER_CHAPTER: Final = "hierarchy"
+"""The chapter whose events explain copies between tiers."""
+
+TIER_STEP_FAMILIES: Final = {
+    "take": Family.NO_REUSE_WHILE_USED,
+    "hit": Family.MAP_TRUTH,
+    "write_started": Family.EXCLUSIVE_WRITER,
+    "offload_started": Family.TIERS,
+    "load_started": Family.TIERS,
+    "fetch_started": Family.TIERS,
+    "evict_device": Family.NO_REUSE_WHILE_USED,
+    "evict_host": Family.NO_REUSE_WHILE_USED,
+    "sleep": Family.TIERS,
+}
+
+PAGE_CHAPTER: Final = "xtensor"
+"""The chapter whose events explain what becomes of pages."""
+
+PAGE_STEP_FAMILIES: Final = {
+    "map_region": Family.PAGES,
+    "unmap_begin": Family.PAGES,
+    "take": Family.PAGES,
+}
+
+COMPOSITE_CHAPTER: Final = "composite"
+"""The chapter whose events explain what a composite does."""
+
+COMPOSITE_STEP_FAMILIES: Final = {
+    "stage": Family.NO_REUSE_WHILE_USED,
+    "slide": Family.WINDOW,
+    "give_back": Family.HOLDERS,
 }

@@ -40,11 +40,15 @@ class Comparing(ContentJudging[P]):
 
     def _compare_references(self, rank: int) -> None:
         count, holders = self.views[rank].ref_count, self.part(rank).holders
-        for block in range(1, self.config.num_blocks):
+        for block in range(1, self._num_blocks(rank)):
             shown, known = count(block), len(holders.get(block, ()))
             if shown != known:
                 what = f"block {block} has reference count {shown} and is {self.holders(block, rank)}"
                 raise Violation(Family.HOLDERS, "ref_count", what)
+
+    def _num_blocks(self, rank: int) -> int:
+        """Blocks that a rank has, padding included."""
+        return self.config.num_blocks
 
     def _compare_sequence(self, seq: str) -> None:
         computed = self.pool.requests[seq].computed
@@ -56,13 +60,15 @@ class Comparing(ContentJudging[P]):
         self._read_parts(seq, computed)
 
     def _same_table(self, seq: str) -> None:
-        shown, known = list(self.target.block_table(seq)), self.pool.table(seq)
+        self._same_blocks(seq, list(self.target.block_table(seq)), self.pool.table(seq))
+
+    def _same_blocks(self, seq: str, shown: list[int], known: list[int], where: str = "") -> None:
         if shown != known:
             at = next((i for i, (a, b) in enumerate(zip(shown, known, strict=False)) if a != b), None)
             what = f"{len(shown)} blocks, expected {len(known)}"
             if at is not None:
                 what = f"block {shown[at]} at place {at}, expected block {known[at]}"
-            raise Violation(Family.MAP_TRUTH, "table", f"the table of {seq} has {what}")
+            raise Violation(Family.MAP_TRUTH, "table", f"the table of {seq}{where} has {what}")
 
     def sweep(self) -> None:
         """All observations, and every invariant of the spec on the whole state; nothing of one that is closed."""
@@ -76,14 +82,13 @@ class Comparing(ContentJudging[P]):
 
     def _sweep(self) -> None:
         self.compare()
-        for broken in self.pool.machine.sweep():
+        for broken in self.pool.sweep():
             raise Violation(Family.INVARIANT, broken.statement.name, str(broken))
 
     def drained(self) -> None:
         """When everything was given back and all keys are dropped, everything is free."""
-        usable = self.config.num_blocks - 1
-        for part in self.pool.parts():
-            if len(part.free) != usable:
+        for rank, part in enumerate(self.pool.parts()):
+            if len(part.free) != (usable := self._num_blocks(rank) - 1):
                 not_drained(len(part.free), usable, "blocks")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -30,15 +30,20 @@ class ContentJudging(KeyJudging[P]):
     def _read(self, seq: str, start: int, stop: int, counted: bool = True) -> Tags:
         if not self.sees(Capability.CONTENTS) or stop <= start:
             return np.empty(0, np.int64)
-        found = np.asarray(self.target.read(seq, start, stop))
-        wanted = self._wanted(seq, stop)[start:stop]
+        size = self.config.block_size
+        shown = self.target.read(seq, start, stop)
+        found = self._as_written(seq, shown, start, stop, lambda at: self.pool.block(seq, at // size))
+        self.counts["reads"] += counted
+        return found
+
+    def _as_written(self, seq: str, shown: Tags, start: int, stop: int, block_of: Callable[[int], int]) -> Tags:
+        """What was read of computed tokens, if it is what they must have left."""
+        found, wanted = np.asarray(shown), self._wanted(seq, stop)[start:stop]
         if found.tobytes() != wanted.tobytes() and not np.array_equal(found, wanted):
             at = start + int(np.argmax(found != wanted)) if len(found) == len(wanted) else start
-            block = self.pool.block(seq, at // self.config.block_size)
             part = f", read from token {start} on," if start else ""
-            what = f"token {at} of {seq} (block {block}){part} reads as other content than was computed for it"
+            what = f"token {at} of {seq} (block {block_of(at)}){part} reads as other content than was computed for it"
             raise Violation(Family.CONTENT, "content", what)
-        self.counts["reads"] += counted
         return found
 
     def _read_parts(self, seq: str, computed: int) -> None:

@@ -151,6 +151,10 @@ class Judging(ABC, Generic[P]):
             explain(result)
         finally:
             self._all_explained()  # where an eviction was not possible, nothing behind it is the first fault
+        self._behind()
+
+    def _behind(self) -> None:
+        """What else the call has left, once it is explained."""
 
     def _shown(self, look: Callable[[], None]) -> None:
         """Look at what the target shows; whatever fails then, it has shown."""
@@ -191,8 +195,13 @@ class Judging(ABC, Generic[P]):
         arguments = " ".join(map(str, error.arguments))
         shown = "".join(f"; {words}" for words in self._step_words(error))
         where = f"the spec forbids it here ({error.requirement.where})"
-        more = f"; see kvspec explain {self.chapter}.{error.event.name}" if self.chapter in CHAPTERS else ""
+        chapter = self._chapter_of(error.event.name)
+        more = f"; see kvspec explain {chapter}.{error.event.name}" if chapter in CHAPTERS else ""
         return Violation(family, error.event.name, f"{error.event.name} {arguments}: {where}{shown}{more}")
+
+    def _chapter_of(self, event: str) -> str:
+        """The chapter that an event is of."""
+        return self.chapter
 
     @abstractmethod
     def _step_words(self, error: StepError) -> Sequence[str]:

@@ -32,7 +32,7 @@ class Operating(Comparing[P]):
 
     def start(self, seq: str, tokens: Sequence[int], context: Context | None = None) -> None:
         context = context or Context()
-        misuse = f"{seq} exists already" if seq in self.pool.requests else _bad_tokens(tokens)
+        misuse = f"{seq} exists already" if seq in self.pool.requests else bad_tokens(tokens)
 
         def explain(_: Any) -> None:
             self._events()
@@ -42,7 +42,7 @@ class Operating(Comparing[P]):
         self._judge("start", (seq,), lambda: self.target.start(seq, tokens, context), explain, misuse)
 
     def append(self, seq: str, tokens: Sequence[int]) -> None:
-        misuse = self._unknown(seq) or _bad_tokens(tokens)
+        misuse = self._unknown(seq) or bad_tokens(tokens)
 
         def explain(_: Any) -> None:
             self._events()
@@ -76,7 +76,7 @@ class Operating(Comparing[P]):
         if seq not in self.pool.requests:
             return f"{seq} is unknown"
         request = self.pool.requests[seq]
-        room = self.pool.size(seq) * self.config.block_size
+        room = self.pool.room(seq)
         if count > min(room, len(request.tokens)) - request.computed:
             return f"{count} tokens written by {seq} with room for {room} and {len(request.tokens)} known"
         return None
@@ -356,5 +356,5 @@ def _count(tags: int | Tags) -> int:
     return tags if isinstance(tags, int) else len(tags)
 
 
-def _bad_tokens(tokens: Sequence[int]) -> str | None:
+def bad_tokens(tokens: Sequence[int]) -> str | None:
     return "a negative token" if len(tokens) and min(tokens) < 0 else None

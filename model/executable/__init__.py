@@ -5,12 +5,17 @@ choice (which block, which victim, which rank) is the caller's.
 """
 
 from kvspec.model.executable.manager import Pool
+from kvspec.model.executable.paged import PagedPool
 from kvspec.model.executable.part import Part
 from kvspec.model.executable.ranked import RankedPool, Way
 from kvspec.model.executable.request import Request
 from kvspec.model.executable.tables import Tables
 from kvspec.model.executable.texts import following
+from kvspec.model.executable.tiered import Copy, Prefetch, TieredPool
 
-AnyPool = Pool | RankedPool
+AnyPool = Pool | RankedPool | TieredPool
 
-__all__ = ["AnyPool", "Part", "Pool", "RankedPool", "Request", "Tables", "Way", "following"]
+__all__ = [
+    "AnyPool", "Copy", "PagedPool", "Part", "Pool", "Prefetch", "RankedPool", "Request", "Tables", "TieredPool", "Way",
+    "following",
+]  # fmt: skip

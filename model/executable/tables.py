@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvspec.model.compiled import Broken, Compiled
@@ -151,9 +151,9 @@ class Tables(ABC):
     def reset(self) -> None:
         """All keys are forgotten."""
 
-    def sweep(self) -> Iterator[Broken]:
+    def sweep(self) -> list[Broken]:
         """Every invariant of the spec that does not hold, on the whole state; at most one violation each."""
-        yield from self.machine.sweep()
+        return self.machine.sweep()
 
     def _ends(self, num_tokens: int, computed: int) -> Iterable[tuple[int, int]]:
         """Blocks that lose computed tokens when only num_tokens are left, the last first, and where each ends then."""

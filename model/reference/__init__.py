@@ -12,14 +12,21 @@ from typing import Any, Final
 
 from kvspec.model.conformance import Form, PoolConfig
 from kvspec.model.reference.manager import ModelTarget
+from kvspec.model.reference.paged import ModelPagedTarget
 from kvspec.model.reference.ranked import ModelPoolTarget
+from kvspec.model.reference.tiered import ModelTieredTarget
 
-__all__ = ["ModelPoolTarget", "ModelTarget", "model_target"]
+__all__ = ["ModelPagedTarget", "ModelPoolTarget", "ModelTarget", "ModelTieredTarget", "model_target"]
 
 
 AnyModelTarget = ModelTarget | ModelPoolTarget
 
-TARGETS: Final[Mapping[Form, type[AnyModelTarget]]] = {Form.MANAGERS: ModelTarget, Form.POOLS: ModelPoolTarget}
+TARGETS: Final[Mapping[Form, type[AnyModelTarget]]] = {
+    Form.MANAGERS: ModelTarget,
+    Form.POOLS: ModelPoolTarget,
+    Form.PAGES: ModelPagedTarget,
+    Form.TIERS: ModelTieredTarget,
+}
 """The target of each form."""
 
 

@@ -54,13 +54,13 @@ class Reference(ABC, Generic[P]):
         """A request is known; it has no block."""
         self._open()
         self._new_name(seq)
-        _check_tokens(tokens)
+        check_tokens(tokens)
         self._pool.start(seq, tokens, context)
 
     def append(self, seq: str, tokens: Sequence[int]) -> None:
         """More tokens are known."""
         self._request(seq)
-        _check_tokens(tokens)
+        check_tokens(tokens)
         self._pool.append(seq, tokens)
 
     def read(self, seq: str, start: int, stop: int) -> Tags:
@@ -152,7 +152,7 @@ class Reference(ABC, Generic[P]):
     def _check_write(self, seq: str, count: int) -> None:
         request = self._request(seq)
         stop = request.computed + count
-        room = self._pool.size(seq) * self.config.block_size
+        room = self._pool.room(seq)
         if stop > room or stop > len(request.tokens):
             raise MisuseError(f"write {seq}: {stop} tokens, {len(request.tokens)} known, room for {room}")
         if self._pool.writes_shared(seq, stop):
@@ -201,6 +201,7 @@ def removed(chain: Chain, part: Part) -> CacheEvent:
     return CacheEvent("removed", key_of(chain), part.entry[chain])
 
 
-def _check_tokens(tokens: Sequence[int]) -> None:
+def check_tokens(tokens: Sequence[int]) -> None:
+    """Raises `MisuseError` if a token is negative."""
     if len(tokens) and min(tokens) < 0:
         raise MisuseError(f"a negative token: {min(tokens)}")

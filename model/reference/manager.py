@@ -27,8 +27,10 @@ class ModelTarget(Reference[Pool]):
         watch: re-evaluate the invariants of the spec after each event.
 
     Raises:
-        ValueError: the config is that of a pool of ranks.
+        ValueError: the config is that of another form.
     """
+
+    form = Form.MANAGERS
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class ModelTarget(Reference[Pool]):
         capabilities: frozenset[Capability] = OF_MANAGERS,
         watch: bool = False,
     ) -> None:
-        expect_form(config, Form.MANAGERS)
+        expect_form(config, self.form)
         self._pools = POOLS[watch]
         pool = self._pools.take(config)
         super().__init__(config, pool, seed=seed, hit_limit=hit_limit, capabilities=capabilities)
@@ -71,9 +73,8 @@ class ModelTarget(Reference[Pool]):
         self._check_room(seq, num_tokens)
         shared, missing = self._pool.writes_shared(seq, num_tokens), self._missing(seq, num_tokens)
         need = missing + len(shared)
-        if not self._fits(seq, need):
+        if not self._make_room(seq, need):
             return False
-        self._evict(need - len(self._pool.free))
         for index in shared:
             self._copy(seq, index)
         for _ in range(missing):
@@ -171,6 +172,13 @@ class ModelTarget(Reference[Pool]):
         chain = self._pool.key(seq, index)
         self._published[chain] = None
         self._events.append(CacheEvent("stored", key_of(chain), self._pool.entry[chain]))
+
+    def _make_room(self, seq: str, need: int) -> bool:
+        """Have so many blocks free, if that can be."""
+        if not self._fits(seq, need):
+            return False
+        self._evict(need - len(self._pool.free))
+        return True
 
     def _free_block(self) -> int:
         return self._lowest(self._pool.free)

@@ -33,6 +33,8 @@ class ModelPoolTarget(Reference[RankedPool]):
         ValueError: the config is not that of a pool.
     """
 
+    form: Form = Form.POOLS
+
     def __init__(
         self,
         config: PoolConfig,
@@ -42,7 +44,7 @@ class ModelPoolTarget(Reference[RankedPool]):
         capabilities: frozenset[Capability] = OF_POOLS,
         watch: bool = False,
     ) -> None:
-        expect_form(config, Form.POOLS)
+        expect_form(config, self.form)
         self._pools = POOLS[watch]
         pool = self._pools.take(config)
         super().__init__(config, pool, seed=seed, hit_limit=hit_limit, capabilities=capabilities)

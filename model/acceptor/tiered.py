@@ -1,0 +1,411 @@
+"""The judge of a pool with a host tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+
+from kvspec.model.acceptor.comparing import not_drained, same_ids
+from kvspec.model.acceptor.contents import context_start
+from kvspec.model.acceptor.operating import bad_tokens
+from kvspec.model.acceptor.ranked import PoolAcceptor
+from kvspec.model.conformance import (
+    Capability,
+    Context,
+    HostTarget,
+    MisuseError,
+    PoolConfig,
+    Tags,
+    Target,
+    TargetError,
+    Transfer,
+)
+from kvspec.model.executable import Prefetch, TieredPool
+from kvspec.model.promises import POOL_STEP_FAMILIES, TIER_CHAPTER, TIER_STEP_FAMILIES, Family, Violation
+from kvspec.model.workload import chain_tags
+
+_NO_COPY: Final = -1
+_MAY_WAIT: Final = frozenset({"cache", "deallocate", "preempt", "abort", "truncate"})
+"""Calls for a sequence that need no device memory, which a target may refuse to make while there is none."""
+
+
+class TieredAcceptor(PoolAcceptor):
+    """A pool with a host tier together with its judge; its operations are those of `HostTarget`.
+
+    A transfer is told by its place among all that have not ended, in the order in which they were seen.
+
+    Args:
+        target, config, every, watch, pool: see `PoolAcceptor`.
+
+    Raises:
+        TargetError: the target does not show what a pool with a host tier must show.
+
+    Raises (by the operations):
+        Violation: the target did something that the spec does not allow.
+        MisuseError: the call was an error, as expected, and the target said so and kept its state.
+    """
+
+    step_families = POOL_STEP_FAMILIES | TIER_STEP_FAMILIES
+    target: HostTarget
+    pool: TieredPool
+
+    def __init__(
+        self, target: Target, config: PoolConfig, *, every: int = 1, watch: bool = True, pool: TieredPool | None = None
+    ) -> None:
+        super().__init__(target, config, every=every, watch=watch, pool=pool or TieredPool(config, watch))
+        self.target = cast(HostTarget, target)
+        if not self.sees(Capability.HOST):
+            raise TargetError(f"lacks the capability {Capability.HOST}, without which this pool cannot be judged")
+
+    def _judge(
+        self,
+        verb: str,
+        arguments: tuple[object, ...],
+        call: Callable[[], Any],
+        explain: Callable[[Any], None],
+        misuse: str | None,
+        either: bool = False,
+    ) -> Any:
+        if self.pool.asleep and verb in ("allocate", "allocate_shared"):
+            misuse = misuse or "the device sleeps"
+        either = either or (self.pool.asleep and verb in _MAY_WAIT and misuse is None)
+        return super()._judge(verb, arguments, call, explain, misuse, either)
+
+    def _concerned(self, verb: str, arguments: tuple[object, ...]) -> None:
+        match verb, arguments:
+            case "sleep", _:
+                self._concerns(None)
+            case "transfer_finish", (int(at), _) if 0 <= at < len(self.pool.transfers()):
+                self._concerns([self.pool.copies[self.pool.transfers()[at]].rank])
+            case ("transfer_finish" | "start_transfers" | "wake"), _:
+                self._concerns([])
+            case ("begin_prefetch" | "plan_prefetch" | "finish_prefetch"), (str(name), *_):
+                self._concerns([self.pool.prefetches[name].rank] if name in self.pool.prefetches else [])
+            case _:
+                super()._concerned(verb, arguments)
+
+    # -- transfers -----------------------------------------------------------------------------------------------
+
+    def start_transfers(self) -> None:
+        """All planned copies begin."""
+
+        def explain(_: Any) -> None:
+            self._events()
+            self.pool.start_transfers()
+
+        self._judge("start_transfers", (), lambda: self.target.start_transfers(), explain, None)
+
+    def transfer_finish(self, at: int, ok: bool = True) -> None:
+        """A copy is complete, or has failed: the one at that place among those that have not ended."""
+        known = self.pool.transfers()
+        number = known[at] if 0 <= at < len(known) else _NO_COPY
+        misuse = None if number in self.pool.begun else f"copy {at} of {len(known)} has not begun"
+
+        def explain(_: Any) -> None:
+            self._events()
+            copy = self.pool.copies[number]
+            self.pool.end_copy(number, ok)
+            self.counts["copied" if ok else "copies failed"] += 1
+            if copy.seq is not None:
+                self._loaded(copy.seq)
+            self._let_go()
+
+        with self._in_words(misuse):
+            call = lambda: self.target.transfer_finish(number, ok)  # noqa: E731
+            self._judge("transfer_finish", (at, ok), call, explain, misuse)
+
+    def _loaded(self, seq: str) -> None:
+        """A copy that a sequence waited for has ended: it goes on behind what is complete."""
+        done, shown, leading = self.pool.requests[seq].computed, self.target.num_computed(seq), self.pool.leading(seq)
+        running = self.pool.is_loading(seq)
+        if shown != leading and not (running and done <= shown < leading):
+            what = f"{seq} goes on behind {shown} tokens; {leading} are computed or have been loaded"
+            raise Violation(Family.TIERS, "load_counted", what)
+        self.pool.go_on(seq, shown)
+        self.counts["tokens loaded"] += shown - done
+        self._read(seq, done, shown)
+
+    # -- sequences -----------------------------------------------------------------------------------------------
+
+    def _bad_write(self, seq: str, count: int) -> str | None:
+        bad = super()._bad_write(seq, count)
+        if bad is None and count and self.pool.is_loading(seq):
+            return f"{count} tokens written by {seq}, which is being loaded"
+        return bad
+
+    def may_refuse(self, seq: str, count: int) -> bool:
+        waits = seq in self.pool.requests and self.pool.is_loading(seq)
+        return waits or super().may_refuse(seq, count)
+
+    def _writable(self, seq: str, num_tokens: int) -> None:
+        self._plans()  # a block that is being filled for the sequence is its own
+        super()._writable(seq, num_tokens)
+
+    def _forget(self, seq: str) -> None:
+        self._plans()  # a copy that begins holds what the sequence lets go of
+        super()._forget(seq)
+
+    def hold(self, seq: str, index: int, name: str) -> None:
+        """Always an error: only copies hold blocks beside sequences."""
+        misuse = "there are no outside holders in a pool with a host tier"
+        inside = seq in self.pool.requests and 0 <= index < self.pool.size(seq)
+        block, rank = (self.pool.block(seq, index), self.rank_of(seq)) if inside else (0, 0)
+        hold = getattr(self.target, "hold", _no_hold)  # it need not have one
+        with self._in_words(misuse):
+            self._judge("hold", (seq, index, name), lambda: hold(block, rank), _never, misuse)
+
+    # -- following the host tier ---------------------------------------------------------------------------------
+
+    def _events(self, seq: str | None = None) -> Any:
+        found = super()._events(seq)
+        self._follow_hosts()
+        return found
+
+    def _let_go(self) -> None:
+        self._follow_hosts()
+        super()._let_go()
+
+    def _follow_hosts(self) -> None:
+        """Keys that cannot be found on the host any more were evicted."""
+        for rank, host in enumerate(self.pool.hosts()):
+            if not host.cached:
+                continue
+            shown, known = set(self.target.host_cached(rank).values()), self._late_of(self.pool.evict_host, rank)
+            gone = [key for key in host.cached if host.entry[key] not in shown and key not in known]
+            for key in gone:
+                if self._elsewhere(rank):
+                    raise self._isolation(rank, f"the key {key} of the host has gone")
+                self.counts["host evictions"] += 1
+                self._dropped_by(self.pool.evict_host, rank, key)
+
+    def _behind(self) -> None:
+        if not self.closed:
+            self._plans()
+            self._given_up()
+
+    def _shown_transfers(self) -> dict[int, Transfer]:
+        ranks = range(self.config.num_ranks)
+        return {transfer.number: transfer for rank in ranks for transfer in self.target.transfers(rank)}
+
+    def _plans(self) -> None:
+        """Copies that were planned."""
+        for number, transfer in self._shown_transfers().items():
+            if number not in self.pool.copies:
+                self._planned(transfer)
+
+    def _planned(self, transfer: Transfer) -> None:
+        if self._elsewhere(transfer.rank):
+            raise self._isolation(transfer.rank, f"a {transfer.direction} was planned")
+        self.counts[f"{transfer.direction}s"] += 1
+        if transfer.direction == "offload":
+            self._offload_planned(transfer)
+        else:
+            self._load_planned(transfer)
+
+    def _offload_planned(self, transfer: Transfer) -> None:
+        part = self.part(transfer.rank)
+        key = next((key for key in part.cached if part.entry[key] == transfer.device_block), None)
+        if key is None:
+            what = f"block {transfer.device_block} is to be copied to the host and has no key"
+            raise Violation(Family.TIERS, "offload_published", what)
+        self.pool.begin_offload(transfer.number, transfer.rank, key, transfer.host_block)
+
+    def _load_planned(self, transfer: Transfer) -> None:
+        seq, index, pool = transfer.seq, transfer.index, self.pool
+        at_home = seq is not None and seq in pool.requests and self.rank_of(seq) == transfer.rank
+        if seq is None or not at_home or not 0 <= index < pool.size(seq):
+            what = f"a load is planned to place {index} of {seq}, which is not on rank {transfer.rank}"
+            raise Violation(Family.TIERS, "load_target", what)
+        if pool.block(seq, index) != transfer.device_block:
+            what = f"{seq}[{index}] is in block {pool.block(seq, index)}, and loaded to block {transfer.device_block}"
+            raise Violation(Family.TIERS, "load_target", what)
+        host = self.pool.hosts()[transfer.rank]
+        known = (index + 1) * self.config.block_size <= len(pool.requests[seq].tokens)
+        key = pool.key(seq, index) if known else None
+        if key is None or key not in host.cached or host.entry[key] != transfer.host_block:
+            what = f"{seq}[{index}] is loaded from host block {transfer.host_block}, which does not have its tokens"
+            raise Violation(Family.TIERS, "load_source", what)
+        pool.begin_load(transfer.number, seq, index)
+
+    def _given_up(self) -> None:
+        """Copies that are not shown any more: only those that had not begun, and that nobody waits for."""
+        shown = self._shown_transfers()
+        for number in self.pool.transfers():
+            if number in shown:
+                continue
+            copy = self.pool.copies[number]
+            if number in self.pool.begun or copy.seq is not None or copy.direction != "load":
+                why = "has begun" if number in self.pool.begun else "is still wanted"
+                raise Violation(Family.TIERS, "copy_kept", f"the {copy.direction} {number} has gone, and {why}")
+            self.pool.end_copy(number, False)
+            self._let_go()
+
+    # -- all tiers -----------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """The device memory is given up."""
+        misuse = "the device sleeps" if self.pool.asleep else None
+        misuse = misuse or (None if self.pool.is_idle() else "blocks of the device are in use")
+
+        def explain(_: Any) -> None:
+            for rank in range(self.config.num_ranks):
+                self._forgotten(rank, self._drain_of(rank))
+            self.pool.sleep()
+
+        self._judge("sleep", (), lambda: self.target.sleep(), explain, misuse)
+
+    def wake(self) -> None:
+        """There is device memory again."""
+        misuse = None if self.pool.asleep else "the device is awake"
+
+        def explain(_: Any) -> None:
+            self._events()
+            self.pool.wake()
+
+        self._judge("wake", (), lambda: self.target.wake(), explain, misuse)
+
+    # -- from a store --------------------------------------------------------------------------------------------
+
+    def begin_prefetch(self, name: str, tokens: Sequence[int], context: Context | None = None, rank: int = 0) -> None:
+        """A store is asked for leading blocks of these tokens."""
+        context = context or Context()
+        misuse = f"the prefetch {name} has begun already" if name in self.pool.prefetches else bad_tokens(tokens)
+        misuse = misuse or self._bad_rank(rank)
+
+        def explain(_: Any) -> None:
+            self._events()
+            self.pool.begin_prefetch(name, tokens, context, rank)
+
+        call = lambda: self._store("begin_prefetch")(name, tokens, context, rank)  # noqa: E731
+        self._judge("begin_prefetch", (name,), call, explain, misuse)
+
+    def plan_prefetch(self, name: str, num_blocks: int) -> list[int]:
+        """The store has so many leading blocks; the places of those that are to come."""
+        found = self.pool.prefetches.get(name)
+        full = 0 if found is None else len(found.request.tokens) // self.config.block_size
+        misuse = None if found is not None else f"the prefetch {name} has not begun"
+        if found is not None and (found.planned is not None or not 0 <= num_blocks <= full):
+            misuse = f"{num_blocks} of {full} blocks are planned, or a second time"
+
+        def explain(planned: Sequence[tuple[int, int]]) -> None:
+            self._events()
+            places = [index for index, _ in planned]
+            if places != sorted(set(places)) or not all(0 <= index < num_blocks for index in places):
+                what = f"places {places} are planned, of {num_blocks} leading blocks"
+                raise Violation(Family.TIERS, "prefetch_places", what)
+            self.pool.plan_prefetch(name, planned)
+
+        call = lambda: self._store("plan_prefetch")(name, num_blocks)  # noqa: E731
+        planned = self._judge("plan_prefetch", (name, num_blocks), call, explain, misuse)
+        return [index for index, _ in planned]
+
+    def finish_prefetch(self, name: str, num_arrived: int) -> None:
+        """So many of the planned blocks have come."""
+        found = self.pool.prefetches.get(name)
+        planned = [] if found is None or found.planned is None else found.planned
+        misuse = None if found is not None and found.planned is not None else f"the prefetch {name} has no plan"
+        if misuse is None and not 0 <= num_arrived <= len(planned):
+            misuse = f"{num_arrived} blocks of {len(planned)} have come"
+
+        def explain(_: Any) -> None:
+            self._events()
+            self.pool.finish_prefetch(name, num_arrived)
+            self.counts["fetched"] += num_arrived
+            self._let_go()
+
+        if num_arrived < 0:
+            raise MisuseError("finish_prefetch: fewer than no blocks, which no target can be told")
+        contents = [] if found is None else self._contents(found, [index for index, _ in planned])
+        blocks = [*contents, *[np.zeros(self.config.block_size, np.int64)] * num_arrived][:num_arrived]
+        call = lambda: self._store("finish_prefetch")(name, blocks)  # noqa: E731
+        self._judge("finish_prefetch", (name, num_arrived), call, explain, misuse)
+
+    def _contents(self, found: Prefetch, planned: Sequence[int]) -> list[Tags]:
+        """What the store has of each planned block."""
+        size = self.config.block_size
+        tags, _ = chain_tags(np.array(found.request.tokens, np.int64), context_start(found.request.context))
+        return [tags[index * size : (index + 1) * size] for index in planned]
+
+    def _store(self, method: str) -> Callable[..., Any]:
+        if not self.sees(Capability.PREFETCH):
+            raise TargetError(f"lacks the capability {Capability.PREFETCH}, which the scenario needs")
+        found: Callable[..., Any] = getattr(self.target, method)
+        return found
+
+    # -- comparing -----------------------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """Compare everything that the target shows with the model."""
+        super().compare()
+        for rank in range(self.config.num_ranks):
+            try:
+                self._compare_host(rank)
+            except Violation as violation:
+                if self._at() and self._elsewhere(rank):
+                    raise self._isolation(rank, violation.what) from violation
+                raise
+        self._compare_transfers()
+
+    def _compare_host(self, rank: int) -> None:
+        host, shown = self.pool.hosts()[rank], self.target.host_cached(rank)
+        blocks = {host.entry[key]: key for key in host.cached}
+        for key, block in shown.items():
+            if block not in blocks:
+                what = f"host block {block} can be found, and no copy to it is complete"
+                raise Violation(Family.TIERS, "host_visible", what)
+            self._learn(blocks[block], key)
+        lost = blocks.keys() - set(shown.values())
+        if lost:
+            what = f"host block {min(lost)} cannot be found, and has the tokens of {blocks[min(lost)]}"
+            raise Violation(Family.TIERS, "host_lost", what)
+        same_ids("host block", self.target.host_free_ids(rank), host.free)
+
+    def _compare_transfers(self) -> None:
+        for number, transfer in self._shown_transfers().items():
+            copy = self.pool.copies.get(number)
+            if copy is None:
+                what = f"a {transfer.direction} was planned by a call that did nothing"
+                raise Violation(Family.TIERS, "copy_kept", what)
+            shown = (transfer.direction, transfer.rank, transfer.device_block, transfer.host_block)
+            if shown != (copy.direction, copy.rank, copy.device, copy.host):
+                raise Violation(Family.TIERS, "copy_kept", f"the {copy.direction} {number} is shown as {transfer}")
+            if transfer.started != (number in self.pool.begun):
+                word = "has" if number in self.pool.begun else "has not"
+                raise Violation(Family.TIERS, "copy_begun", f"the {copy.direction} {number} {word} begun")
+
+    def drain(self) -> None:
+        """End everything, in both tiers: all must be free."""
+        if self.pool.asleep:
+            self.wake()
+        for name, prefetch in list(self.pool.prefetches.items()):
+            if prefetch.planned is None:
+                self.plan_prefetch(name, 0)
+            self.finish_prefetch(name, 0)
+        for seq in list(self.pool.requests):
+            self.abort(seq)
+        if self.pool.transfers():
+            self.start_transfers()
+        while self.pool.transfers():
+            self.transfer_finish(0, False)
+        super().drain()
+
+    def drained(self) -> None:
+        """When everything was given back and all keys are dropped, everything is free in both tiers."""
+        super().drained()
+        usable = self.config.num_host_blocks - 1
+        for host in self.pool.hosts():
+            if len(host.free) != usable:
+                not_drained(len(host.free), usable, "host blocks")
+
+    def _chapter_of(self, event: str) -> str:
+        return TIER_CHAPTER if event in TIER_STEP_FAMILIES else super()._chapter_of(event)
+
+
+def _no_hold(block_id: int, rank: int) -> int:
+    raise MisuseError("there are no outside holders in a pool with a host tier")
+
+
+def _never(_: Any) -> None:
+    raise AssertionError("it is always an error")

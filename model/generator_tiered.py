@@ -1,0 +1,139 @@
+"""Operations for pools with a host tier: copies are late, end in any order and fail, and the store gives less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import kvspec.model.operations as ops
+from kvspec.model.conformance import Capability, PoolConfig
+from kvspec.model.executable import TieredPool
+from kvspec.model.generator import Generator, Makers, Source, ranked_config, table
+from kvspec.model.operations import AnyOperation
+
+_LOADING: Final = table(wait=55, allocate=12, append=10, truncate=8, cache=4, preempt=5, abort=3, deallocate=3)
+"""What is next for a sequence that waits for copies."""
+
+
+def tiered_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
+    """A small pool of 1 or 2 ranks, with a host tier that is smaller or larger than the device."""
+    plain = ranked_config(source, linear=False)
+    return PoolConfig(
+        num_blocks=source.integer(3, 9),
+        block_size=source.integer(1, 3),
+        sanitizer=sanitizer,
+        num_ranks=source.choice((1, 1, 1, 2)),
+        num_single_blocks=plain.num_single_blocks,
+        num_host_blocks=source.choice((2, 3, 4, 6, 9, 12, 16)),
+    )
+
+
+class TieredGenerator(Generator):
+    """Makes operations for a pool with a host tier; see `Generator`."""
+
+    pool: TieredPool
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._has_store = Capability.PREFETCH in self.capabilities
+        self._failure_rate = self.source.choice((0.0, 0.1, 0.1, 0.5))
+        self._haste = self.source.choice((0.05, 0.3, 0.6))
+        self._sleep_rate = self.source.choice((0.0, 0.3))
+
+    # -- valid ---------------------------------------------------------------------------------------------------
+
+    def _valid(self) -> AnyOperation:
+        source, pool = self.source, self.pool
+        if pool.asleep and source.chance(0.4):
+            return ops.Wake()
+        if pool.transfers() and source.chance(self._haste):
+            return self._transfer()
+        if self._has_store and source.chance(0.25 if pool.prefetches else 0.04):
+            return self._prefetch()
+        if pool.asleep:
+            return self._start() if len(pool.requests) < self._most else ops.Wake()
+        if pool.is_idle() and source.chance(self._sleep_rate):
+            return ops.Sleep()
+        return super()._valid()
+
+    def _row(self, seq: str) -> Makers:
+        return _LOADING if self.pool.is_loading(seq) and not self._refused else super()._row(seq)
+
+    def _wait(self, seq: str) -> AnyOperation:
+        return self._transfer() if self.pool.transfers() else self._append(seq)
+
+    def _transfer(self) -> AnyOperation:
+        """What is planned begins, or one of those that run ends."""
+        known = self.pool.transfers()
+        running = [at for at, number in enumerate(known) if number in self.pool.begun]
+        if not running or (len(running) < len(known) and self.source.chance(0.4)):
+            return ops.StartTransfers()
+        at = running[0] if self.source.chance(0.5) else self.source.choice(running)
+        return ops.TransferFinish(at, not self.source.chance(self._failure_rate))
+
+    def _prefetch(self) -> AnyOperation:
+        """A prefetch begins, or goes on."""
+        source, prefetches = self.source, self.pool.prefetches
+        if not prefetches or (len(prefetches) < 3 and source.chance(0.2)):
+            return self._begin_prefetch()
+        name = source.choice(tuple(prefetches))
+        planned = prefetches[name].planned
+        if planned is None:
+            full = len(prefetches[name].request.tokens) // self.config.block_size
+            return ops.PlanPrefetch(name, full if source.chance(0.6) else source.integer(0, full))
+        return ops.FinishPrefetch(name, len(planned) if source.chance(0.5) else source.integer(0, len(planned)))
+
+    def _begin_prefetch(self) -> AnyOperation:
+        source = self.source
+        stem = source.choice(self._stems)
+        name = next(name for number in range(1, 99) if (name := f"p{number}") not in self.pool.prefetches)
+        rank = source.integer(0, self.config.num_ranks - 1)
+        return ops.BeginPrefetch(name, stem[: source.integer(1, len(stem))], source.choice(self._contexts), rank)
+
+    # -- wild ----------------------------------------------------------------------------------------------------
+
+    def _wild(self) -> AnyOperation:
+        """What has to wait for a copy, or makes no sense between the tiers; or as for every pool."""
+        loading = [seq for seq in self.pool.requests if self.pool.is_loading(seq)]
+        if loading and self.source.chance(0.4):
+            seq = self.source.choice(loading)
+            return ops.Write(seq, max(1, self._room(seq)))
+        return self._odd_in_tiers() if self.source.chance(0.4) else super()._wild()
+
+    def _odd_in_tiers(self) -> AnyOperation:
+        source, copies = self.source, len(self.pool.transfers())
+        made: list[AnyOperation] = [
+            ops.TransferFinish(source.integer(-1, copies), source.chance(0.5)), ops.Sleep(), ops.Wake(),
+            ops.Hold(source.choice((*self.pool.requests, "ghost")), 0, "h0"),
+        ]  # fmt: skip
+        if self.pool.asleep:
+            made += [ops.Allocate(seq, len(r.tokens)) for seq, r in self.pool.requests.items()]
+        if self._has_store:
+            name = source.choice((*self.pool.prefetches, "p0"))
+            made += [
+                ops.BeginPrefetch(name, (0,), rank=source.choice((-1, 0, self.config.num_ranks))),
+                ops.BeginPrefetch("p0", (-1,)),
+                ops.PlanPrefetch(name, source.choice((-1, 0, 99))),
+                ops.FinishPrefetch(name, source.choice((0, 99))),
+            ]
+        return source.choice(made)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def ending(self) -> Iterator[AnyOperation]:
+        """What the store still gives is not waited for, and all copies end; then as for every pool."""
+        if self.pool.asleep:
+            yield ops.Wake()
+        for name in tuple(self.pool.prefetches):
+            if self.pool.prefetches[name].planned is None:
+                yield ops.PlanPrefetch(name, 0)
+            yield ops.FinishPrefetch(name, 0)
+        yield from (ops.Abort(seq) for seq in tuple(self.pool.requests))
+        if self.pool.transfers():
+            yield ops.StartTransfers()
+        while self.pool.transfers():
+            yield ops.TransferFinish(0, self.source.chance(0.5))
+        yield ops.Reset()
+
+
+TieredGenerator.makers = {**Generator.makers, "wait": TieredGenerator._wait}
