@@ -1,0 +1,68 @@
+"""Operations for managers with pages that are mapped on demand: pages are scarce, are reclaimed, and fail to map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+import kvspec.model.operations as ops
+from kvspec.model.conformance import PoolConfig
+from kvspec.model.generator import Generator, Source, pool_config
+from kvspec.model.operations import AnyOperation
+
+
+def paged_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
+    """A small pool; pages have several blocks, or blocks several pages, and few blocks lie across a border or most of
+    them. Mostly there are fewer physical pages than blocks need."""
+    config = pool_config(source, sanitizer=sanitizer)
+    size, tokens = config.block_size, config.block_size * config.num_blocks
+    page = source.choice((size, 2 * size, 2 * size, 3 * size, max(1, size // 2), 1, 2, 3, 4, size + 1))
+    least, most = -(-size // page), -(-tokens // page)
+    few = source.integer(least, most)
+    pages = few if source.chance(0.8) else most + source.integer(0, 1)
+    return msgspec.structs.replace(config, num_pages=pages, page_size=page)
+
+
+_RECLAIM_RATE: Final = 0.06
+_REFUSED_RATE: Final = 0.2
+"""How often pages are reclaimed; more often when something was refused."""
+
+
+class PagedGenerator(Generator):
+    """Makes operations for a manager with pages; see `Generator`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        config: PoolConfig = args[1]
+        there = config.num_pages * config.page_size // config.block_size
+        super().__init__(*args, **{"measure": min(config.num_blocks - 1, there)} | options)
+        self._failure_rate = self.source.choice((0.0, 0.02, 0.1))
+
+    def _valid(self) -> AnyOperation:
+        source = self.source
+        if source.chance(self._failure_rate):
+            return ops.FailMappings(tuple(source.chance(0.5) for _ in range(source.integer(1, 4))))
+        if source.chance(_REFUSED_RATE if self._refused else _RECLAIM_RATE):
+            return self._reclaim(source.integer(0, 3))
+        return super()._valid()
+
+    def _reclaim(self, num_pages: int) -> AnyOperation:
+        return ops.Reclaim(num_pages)
+
+    def _wild(self) -> AnyOperation:
+        if self.source.chance(0.1):
+            return self._reclaim(self.source.choice((-1, -(2**40), 0, self.config.num_pages + 1)))
+        return super()._wild()
+
+    def ending(self) -> Iterator[AnyOperation]:
+        """Everything is given back, and all idle pages are unmapped."""
+        yield from super().ending()
+        yield self._reclaim(self.config.num_pages)
+
+    def closing(self) -> Iterator[AnyOperation]:
+        """The manager is closed, and asked for more."""
+        yield from super().closing()
+        for operation in (self._reclaim(1), ops.FailMappings(())):
+            if self.source.chance(0.5):
+                yield operation
