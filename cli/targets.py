@@ -15,9 +15,15 @@ from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target, Targe
 OWN: Final = {
     "torch": "kvspec.impl.target:TorchTarget",
     "pool": "kvspec.impl.pool_target:TorchPoolTarget",
+    "hierarchy": "kvspec.impl.hierarchy_target:TorchHierarchyTarget",
     "model": "kvspec.model.reference:model_target",
 }
-OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {"torch": {Form.POOLS: "pool"}}
+OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {
+    "torch": {
+        Form.POOLS: "pool",
+        Form.TIERS: "hierarchy",
+    },
+}
 """Who takes configs of other forms in the place of a target of managers."""
 
 

@@ -1,4 +1,5 @@
-"""Who copies blocks between the tiers: a thread on the CPU, side streams on CUDA (seed 9.4, H2D and D2G).
+"""Who copies blocks between the tiers (seed 9.4, H2D and D2G): a thread on the CPU, side streams on CUDA, or nobody
+before it is told to.
 
 A copier is told to start transfers and asked which have ended, with or without success. It neither plans nor tells
 the pool. Every copy can be made late or made to fail (`Fate`), so that what depends on their order can be tested.
@@ -17,7 +18,7 @@ import torch
 from kvspec.impl.block_transfer import BlockTransfer, Direction
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.closing import while_open
-from kvspec.impl.errors import KernelUnavailableError
+from kvspec.impl.errors import KernelUnavailableError, TransferStateError
 
 _CUDA: Final[Any] = torch.cuda
 """Its functions have no types."""
@@ -89,6 +90,44 @@ class BlockCopier(ABC):
             target.copy_from(source, [(transfer.source_id, transfer.target_id)])
         else:
             target.poison([transfer.target_id])
+
+
+class HeldCopier(BlockCopier):
+    """Copies a block when it is told to, and not before: a copy that has begun can take as long as somebody likes.
+
+    Args:
+        device, host, fate: see `BlockCopier`; a fate does not wait, since nothing goes on by itself.
+    """
+
+    def __init__(
+        self,
+        device: Sequence[KVBuffers],
+        host: Sequence[KVBuffers],
+        fate: Callable[[BlockTransfer], Fate] = _good,
+    ) -> None:
+        super().__init__(device, host, fate)
+        self._begun: dict[BlockTransfer, None] = {}
+
+    @while_open
+    def start(self, transfers: Iterable[BlockTransfer]) -> None:
+        """See `BlockCopier.start`."""
+        self._begun.update(dict.fromkeys(transfers))
+
+    @while_open
+    def finish(self, transfer: BlockTransfer, ok: bool) -> None:
+        """Copy the block now, or fail. Raises `TransferStateError` if the copy has not begun."""
+        if transfer not in self._begun:
+            raise TransferStateError("HeldCopier.finish", repr(transfer), "a copy that has begun")
+        del self._begun[transfer]
+        self._copy(transfer, ok)
+
+    @while_open
+    def ended(self, wait: bool = False) -> list[Ended]:
+        """See `BlockCopier.ended`: none, or with ``wait`` all."""
+        found = [Ended(transfer, self._fate(transfer).ok) for transfer in self._begun] if wait else []
+        for transfer, ok in found:
+            self.finish(transfer, ok)
+        return found
 
 
 class ThreadCopier(BlockCopier):

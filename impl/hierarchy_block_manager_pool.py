@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from kvspec.impl.block import Block
 from kvspec.impl.block_manager_impl import BlockManagerImpl
@@ -43,6 +44,8 @@ class HierarchyBlockManagerPool(BlockManagerPool):
         offload_block_pair_queues_: planned offloads by rank, not yet started.
         transfers_: all that have not ended.
         prefetches_: all that have not ended.
+        num_resets_: how often all keys were dropped. What a sequence computes rests on what it has computed or hit
+            before, so it publishes nothing if it began before the last one.
         asleep_: the device contents are gone, and only `wake` and what ends transfers can be called.
 
     Args:
@@ -78,6 +81,7 @@ class HierarchyBlockManagerPool(BlockManagerPool):
         self.transfers_: dict[BlockTransfer, None] = {}
         self.prefetches_: dict[Prefetch, None] = {}
         self.asleep_ = False
+        self.num_resets_ = 0
         self._leaving: list[set[bytes]] = [set() for _ in ranks]
 
     # -- sequences ---------------------------------------------------------------------------------------------------
@@ -108,6 +112,14 @@ class HierarchyBlockManagerPool(BlockManagerPool):
             # A copy may still run: nobody else may write where it writes.
             self._ordinary(self._rank_of(sequence)).release_blocks(sequence.kv_state_.take_from(first))
         super().truncate(sequence, num_tokens)
+
+    def _admit(self, sequence: Sequence, undo: ExitStack) -> bool:
+        sequence.began_ = self.num_resets_
+        return super()._admit(sequence, undo)
+
+    def _publish(self, sequence: Sequence) -> None:
+        if sequence.began_ == self.num_resets_:
+            super()._publish(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
         self._give_up_loads(sequence)
@@ -153,20 +165,27 @@ class HierarchyBlockManagerPool(BlockManagerPool):
         return self.host_block_managers_[rank].allocate_shared(*prefix, stop, first=first)
 
     def _plan_offloads(self, sequence: Sequence) -> None:
-        """Offloads for the full computed blocks that the host neither knows nor is getting, while it has room."""
+        """Offloads for the full computed blocks that the host neither knows nor is getting, while it has room.
+
+        What is copied is the block that the device has under the key: the same tokens may have been computed twice.
+        What has no key there, since it is from before a reset, is not copied.
+        """
         rank, full = sequence.dp_rank_, sequence.num_full_blocks
         if rank is None or not full:
             return
         sequence.keys_.extend(sequence.tokens_, full)
         chain, known, leaving = sequence.keys_.chain, self._host_cache(rank).entries_, self._leaving[rank]
+        cache = self._ordinary(rank).prefix_cache_
+        assert cache is not None
         prefix = Prefix(sequence.tokens_[: full * sequence.block_size], sequence.keys_.copy())
         for index in range(full):
-            if chain[index] in known or chain[index] in leaving:
+            entry = cache.entries_.get(chain[index])
+            if entry is None or chain[index] in known or chain[index] in leaving:
                 continue
             hosts = self.host_block_managers_[rank].allocate(1)
             if hosts is None:
                 break
-            device = self._ordinary(rank).hold(sequence.kv_state_.ids_[index])
+            device = self._ordinary(rank).hold(entry.id)
             transfer = BlockTransfer(
                 Direction.OFFLOAD, rank, device=device, host=hosts[0], prefix=prefix, index=index
             )
@@ -344,8 +363,10 @@ class HierarchyBlockManagerPool(BlockManagerPool):
     # -- all tiers ---------------------------------------------------------------------------------------------------
     @while_open
     def reset(self) -> None:
-        """Drop every key of both tiers; what is on its way to the host cannot be found there afterwards."""
+        """Drop every key of both tiers; what is on its way to the host cannot be found there afterwards, and what
+        sequences have computed is not published."""
         super().reset()
+        self.num_resets_ += 1
         for rank, manager in enumerate(self.host_block_managers_):
             assert manager.prefix_cache_ is not None
             manager.prefix_cache_.reset()

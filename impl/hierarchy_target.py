@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Items
+from itertools import count
 
 import torch
 
-from kvspec.impl.block_copier import BlockCopier, Ended, block_copier
-from kvspec.impl.block_transfer import BlockTransfer
+from kvspec.impl.block_copier import BlockCopier, Ended, HeldCopier
+from kvspec.impl.block_transfer import BlockTransfer, Direction, Prefetch, Stage
 from kvspec.impl.buffers import KVBuffers
+from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.hierarchy_block_manager_pool import HierarchyBlockManagerPool
-from kvspec.impl.paging import block_index
 from kvspec.impl.pool_target import TorchPoolTarget
 from kvspec.impl.prefix_cache import PrefixKeys
 from kvspec.impl.sanitizer import Memory, Sanitizer
 from kvspec.impl.target import cached_blocks
 from kvspec.impl.target_base import encoded, operation
 from kvspec.impl.tokens import as_tokens
-from kvspec.model.conformance import Context, Form, PoolConfig, Tags
+from kvspec.model.conformance import OF_HOST_TIERS, Capability, Context, Form, PoolConfig, Tags, Transfer
 
-MakeCopier = Callable[[Sequence[KVBuffers], Sequence[KVBuffers]], BlockCopier]
+MakeCopier = Callable[[Items[KVBuffers], Items[KVBuffers]], BlockCopier]
 
 
 class TorchHierarchyTarget(TorchPoolTarget):
     """A pool with a host tier, scheduler and worker in one.
 
-    Copies run beside the calls: `start_transfers` begins what was planned, `end_transfers` tells the pool what has
-    ended. A sequence that is loading cannot be written before.
+    `start_transfers` begins the copies that were planned. They end when `transfer_finish` says so; with another copier
+    they run beside the calls, and `end_transfers` tells the pool what has ended. A sequence that is loading cannot be
+    written before.
 
     Args:
         config: sizes and options, of a pool with a host tier.
-        make_copier: who copies, from the buffers of both tiers by rank; by default as fits the device.
+        make_copier: who copies, from the buffers of both tiers by rank; see `block_copier` for what fits a
+            device.
         device, layers, heads, head_dim, record_events: see `TorchPoolTarget`.
     """
 
+    capabilities: frozenset[Capability] = (
+        TorchPoolTarget.capabilities - {Capability.HOLD, Capability.LINEAR_STATE, Capability.STATES} | OF_HOST_TIERS
+    )
     name_ = "TorchHierarchyTarget"
     form_ = Form.TIERS
     pool_: HierarchyBlockManagerPool
@@ -42,7 +49,7 @@ class TorchHierarchyTarget(TorchPoolTarget):
         self,
         config: PoolConfig,
         *,
-        make_copier: MakeCopier = block_copier,
+        make_copier: MakeCopier = HeldCopier,
         layers: int = 1,
         heads: int = 1,
         head_dim: int = 2,
@@ -66,12 +73,36 @@ class TorchHierarchyTarget(TorchPoolTarget):
         if config.sanitizer:
             for memory in self.host_buffers_:
                 memory.guard_padding()
+        self._next_number = count(1)
+        self._numbers: dict[BlockTransfer, int] = {}
+        self._prefetches: dict[str, Prefetch] = {}
         self.copier_ = make_copier(self.buffers_, self.host_buffers_)
 
     def _make_pool(self, record_events: bool) -> HierarchyBlockManagerPool:
         return HierarchyBlockManagerPool(self.config, copy_blocks=self._copy_blocks, record_events=record_events)
 
     # -- transfers ---------------------------------------------------------------------------------------------------
+    @operation
+    def transfers(self, rank: int = 0) -> list[Transfer]:
+        """Those of the rank that are planned or have begun, in the order of their plans."""
+        self.pool_.check_rank(rank, "transfers")
+        names = {id(sequence): seq for seq, sequence in self._sequences.items()}
+        numbers = self._number_transfers()
+        return [
+            Transfer(
+                number=numbers[transfer],
+                direction="load" if transfer.direction is Direction.LOAD else "offload",
+                rank=rank,
+                device_block=transfer.device.id,
+                host_block=transfer.host.id,
+                index=transfer.index,
+                seq=names.get(id(transfer.sequence)),
+                started=transfer.stage is Stage.STARTED,
+            )
+            for transfer in self.pool_.transfers_
+            if transfer.rank == rank
+        ]
+
     @operation
     def start_transfers(self) -> list[BlockTransfer]:
         """Begin the copies that were planned, of all ranks."""
@@ -83,39 +114,66 @@ class TorchHierarchyTarget(TorchPoolTarget):
         return started
 
     @operation
+    def transfer_finish(self, number: int, ok: bool) -> None:
+        """A copy is complete, or has failed. Error unless it runs, and the copier waits to be told."""
+        transfer = next((t for t, n in self._number_transfers().items() if n == number), None)
+        if transfer is None or not isinstance(self.copier_, HeldCopier):
+            what = f"transfer {number}, {type(self.copier_).__name__}"
+            raise InvalidRangeError("TorchHierarchyTarget.transfer_finish", what, "one that runs, HeldCopier")
+        self.copier_.finish(transfer, ok)
+        self.pool_.finish_transfer(transfer, ok)
+
+    def _number_transfers(self) -> dict[BlockTransfer, int]:
+        """A number for each that has not ended, which it keeps."""
+        known = self._numbers
+        self._numbers = {t: known[t] if t in known else next(self._next_number) for t in self.pool_.transfers_}
+        return self._numbers
+
+    @operation
     def end_transfers(self, wait: bool = False) -> list[Ended]:
-        """Tell the pool which copies have ended; with ``wait`` all that have begun."""
+        """Tell the pool which copies have ended by themselves; with ``wait`` all that have begun."""
         ended = self.copier_.ended(wait)
         for transfer, ok in ended:
             self.pool_.finish_transfer(transfer, ok)
         return ended
 
+    # -- from a store ------------------------------------------------------------------------------------------------
     @operation
-    def prefetch(
-        self, tokens: Iterable[int], context: Context, rank: int, num_arrived: int, contents: Tags
-    ) -> list[int]:
-        """Full blocks of a prefix come from a store to the host, the first num_arrived of those that were planned.
+    def begin_prefetch(self, name: str, tokens: Iterable[int], context: Context, rank: int = 0) -> None:
+        """A store is asked for leading blocks of these tokens. Error if the name is in use, or for an unknown rank."""
+        if name in self._prefetches:
+            where = "TorchHierarchyTarget.begin_prefetch"
+            raise InvalidRangeError(where, f"{name!r}, which has begun already", "a name that is not in use")
+        keys = PrefixKeys(self._block_size, encoded(context))
+        self._prefetches[name] = self.pool_.begin_prefetch(as_tokens(tokens), keys, rank)
 
-        Args:
-            tokens: the prefix.
-            context: what it stands in.
-            rank: where to.
-            num_arrived: how many of the planned blocks arrive, at most.
-            contents: the tag of each token.
-        Returns:
-            The logical indices of the blocks that have come.
-        """
-        size = self._block_size
-        known = as_tokens(tokens)
-        prefetch = self.pool_.begin_prefetch(known, PrefixKeys(size, encoded(context)), rank)
-        planned = self.pool_.plan_prefetch(prefetch, block_index(len(known), size))
-        self._settle(rank)
-        arrived = planned[:num_arrived]
-        for index, block_id in arrived:
+    @operation
+    def plan_prefetch(self, name: str, num_blocks: int) -> list[tuple[int, int]]:
+        """The store has so many leading blocks: logical indices and host blocks of those that are to come."""
+        return self.pool_.plan_prefetch(self._prefetch(name), num_blocks)
+
+    @operation
+    def finish_prefetch(self, name: str, contents: Items[Tags]) -> None:
+        """The contents of the first of the planned blocks have come, and no more will."""
+        prefetch, size = self._prefetch(name), self._block_size
+        blocks = [] if prefetch.blocks is None else [block.id for block in prefetch.blocks]
+        self._settle(prefetch.rank)
+        for block_id, tags in zip(blocks, contents, strict=False):
             slots = torch.arange(block_id * size, (block_id + 1) * size)
-            self.host_buffers_[rank].write_tags(slots, contents[index * size : (index + 1) * size])
-        self.pool_.finish_prefetch(prefetch, len(arrived))
-        return [index for index, _ in arrived]
+            self.host_buffers_[prefetch.rank].write_tags(slots, tags)
+        self.pool_.finish_prefetch(prefetch, len(contents))
+        del self._prefetches[name]
+
+    def _prefetch(self, name: str) -> Prefetch:
+        if name not in self._prefetches:
+            raise InvalidRangeError("TorchHierarchyTarget", f"the prefetch {name!r}", "one that has begun")
+        return self._prefetches[name]
+
+    # -- all tiers ---------------------------------------------------------------------------------------------------
+    @operation
+    def hold(self, block_id: int, rank: int = 0) -> int:
+        """Always an error: only copies hold blocks beside sequences."""
+        raise InvalidRangeError("TorchHierarchyTarget.hold", f"block {block_id}", "no outside holder in such a pool")
 
     @operation
     def sleep(self) -> None:
@@ -142,13 +200,13 @@ class TorchHierarchyTarget(TorchPoolTarget):
 
     # -- observations ------------------------------------------------------------------------------------------------
     @operation
-    def host_free_ids(self, rank: int) -> set[int]:
+    def host_free_ids(self, rank: int = 0) -> set[int]:
         """Host ids of the rank that nobody holds."""
         self.pool_.check_rank(rank, "host_free_ids")
         return set(self.pool_.host_block_managers_[rank].free_ids())
 
     @operation
-    def host_cached(self, rank: int) -> Mapping[bytes, int]:
+    def host_cached(self, rank: int = 0) -> Mapping[bytes, int]:
         """Keys that can be found on the host, and their blocks."""
         self.pool_.check_rank(rank, "host_cached")
         return cached_blocks(self.pool_.host_block_managers_[rank])

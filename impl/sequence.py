@@ -160,9 +160,11 @@ class Sequence:
         loading_: copies of blocks behind the computed tokens from the host that have not all ended, in logical order.
         loaded_: of those that have ended whether they were complete, by logical index.
         ended_: it was deallocated or aborted.
+        began_: resets of a pool with a host tier before its table began.
     """
 
     __slots__ = (
+        "began_",
         "computed_",
         "confirmed_",
         "dp_rank_",
@@ -203,6 +205,7 @@ class Sequence:
         self.published_ = 0
         self.published_at_ = 0
         self.epoch_ = -1
+        self.began_ = 0
         self.loading_: list[BlockTransfer] = []
         self.loaded_: dict[int, bool] = {}
 

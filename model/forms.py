@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kvspec.model.conformance import Capability, Form, PoolConfig
+from kvspec.model.conformance import Capability, Form, ManagerType, PoolConfig
 from kvspec.model.generator import SHOW_EVICTION, Generator, Source, pool_config, ranked_config
+from kvspec.model.generator_grouped import CompositeGenerator, composite_config
 from kvspec.model.generator_paged import PagedGenerator, paged_config
 from kvspec.model.generator_tiered import TieredGenerator, tiered_config
 from kvspec.model.promises import Family
@@ -59,6 +60,18 @@ FORMS: Final[Mapping[Form, Trait]] = {
         Capability.HOST,
         TieredGenerator,
     ),
+    Form.COMPOSITES: Trait(
+        PoolConfig(
+            num_blocks=4,
+            block_size=2,
+            enable_prefix_cache=False,
+            manager_types=(ManagerType(num_blocks=4, block_size=2),),
+        ),
+        lambda source, shown: composite_config(source),
+        ("manager_types",),
+        Capability.GROUPS,
+        CompositeGenerator,
+    ),
     Form.MANAGERS: Trait(PoolConfig(num_blocks=4, block_size=2), lambda source, shown: pool_config(source)),
 }
 """Those that can be driven, in the order in which one is drawn."""
@@ -74,6 +87,9 @@ def with_fixed(config: PoolConfig, fixed: Mapping[str, Any]) -> PoolConfig:
             fields["page_size"] = -(-fields["block_size"] // fields["num_pages"])
         elif "block_size" not in fixed:
             fields["block_size"] = fields["num_pages"] * fields["page_size"]
+    if config.form is Form.COMPOSITES and "manager_types" not in fixed:
+        sizes = {name: fixed[name] for name in ("num_blocks", "block_size") if name in fixed}
+        fields["manager_types"] = tuple(msgspec.structs.replace(kind, **sizes) for kind in config.manager_types)
     return PoolConfig(**fields)
 
 
@@ -86,7 +102,7 @@ OF_FORMS: Final[Mapping[Family, frozenset[Form]]] = {
     Family.KEY: _KEYED,
     Family.STATE_POSITION: frozenset({Form.POOLS}),
     Family.RANK: _RANKED,
-    Family.UNITS: _RANKED,
+    Family.UNITS: _RANKED | {Form.COMPOSITES},
     Family.WINDOW: frozenset({Form.COMPOSITES}),
     Family.TIERS: frozenset({Form.TIERS}),
     Family.PAGES: frozenset({Form.PAGES}),

@@ -268,7 +268,7 @@ class Generator:
             self._focus = source.choice([s for s in live if self.pool.size(s)] or tuple(live))  # it can give way
         elif self._focus not in live or not source.chance(self._patience):
             self._focus = source.choice(tuple(live))
-        elif len(live) > 1 and self._row(self._focus) is _CAN_WRITE and source.chance(0.3):
+        elif len(live) > 1 and self._can_write(self._focus) and source.chance(0.3):
             self._focus = source.choice(tuple(live))  # another gets room, too, and both are written in one step
         return self._step(self._focus)
 
@@ -316,6 +316,9 @@ class Generator:
         if room == request.computed or pool.writes_shared(seq, room):
             return _NEEDS_ROOM
         return _CAN_WRITE
+
+    def _can_write(self, seq: str) -> bool:
+        return self._row(seq) is _CAN_WRITE
 
     def _state_row(self, seq: str, request: Request) -> Makers | None:
         """What is next for a sequence whose state is to be restored or saved."""
@@ -394,12 +397,12 @@ class Generator:
         first = ops.Write(seq, self._some(seq))
         if len(self.pool.requests) == 1 or not self.source.chance(0.7):
             return first
-        others = [s for s in self.pool.requests if s != seq and self._row(s) is _CAN_WRITE]
+        others = [s for s in self.pool.requests if s != seq and self._can_write(s)]
         return ops.Write.of((*first.batch, *((s, self._some(s)) for s in others)))
 
     def _room(self, seq: str) -> int:
         request = self.pool.requests[seq]
-        room: int = min(len(request.tokens), self.pool.size(seq) * self.config.block_size) - request.computed
+        room: int = min(len(request.tokens), self.pool.room(seq)) - request.computed
         return room
 
     def _some(self, seq: str) -> int:
@@ -519,7 +522,7 @@ class Generator:
         return ops.Append(seq, self.source.choice(((), (-1,), (0, -1))))
 
     def _odd_write(self, seq: str, request: Request) -> AnyOperation:
-        room = max(0, self.pool.size(seq) * self.config.block_size - request.computed)
+        room = max(0, self.pool.room(seq) - request.computed)
         unknown = max(0, len(request.tokens) - request.computed)
         return ops.Write(seq, self.source.choice((0, room, room + 1, unknown, unknown + 1, 1000)))
 

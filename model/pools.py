@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvspec.model.conformance import Form, PoolConfig
-from kvspec.model.executable import AnyPool, PagedPool, Pool, RankedPool, TieredPool
+from kvspec.model.executable import AnyPool, GroupedPool, PagedPool, Pool, RankedPool, TieredPool
 
 MODELS: Final[Mapping[Form, type[AnyPool]]] = {
     Form.MANAGERS: Pool,
     Form.POOLS: RankedPool,
     Form.PAGES: PagedPool,
     Form.TIERS: TieredPool,
+    Form.COMPOSITES: GroupedPool,
 }
 """What runs the specification of each form."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from kvspec.impl.block import Block
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
@@ -9,6 +11,7 @@ from kvspec.impl.errors import InvalidRangeError, KVCacheError
 from kvspec.impl.free_list_manager import PADDING_ID
 from kvspec.impl.paging import blocks_needed
 from kvspec.impl.sanitizer import Sanitizer
+from kvspec.impl.xtensor.page_plan import PagePlan, plan_pages
 from kvspec.impl.xtensor.page_pool import PagePool
 from kvspec.impl.xtensor.virtual_pages import Stage, VirtualPages
 from kvspec.spec.pages import end_block, first_block, first_page, last_page, pages_needed
@@ -33,8 +36,8 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
 
     A block is *ready* if every page on which it lies is mapped; only ready blocks are handed out. The free list has all
     free ids, the ready ones on top. An allocation first takes ready blocks, then maps pages, with what is free in the
-    pool or idle in its other managers, and evicts cached blocks only for what is left. Pages of blocks that become free
-    stay mapped until `reclaim`.
+    pool, idle in its other managers, or idle here and of no use, and evicts cached blocks only for what is left. Pages
+    of blocks that become free stay mapped until `reclaim`, or until they are needed elsewhere.
 
     Attributes:
         pages_: the addresses; region r of block b begins ``b * block_bytes`` bytes behind ``pages_.address(0, r)``.
@@ -117,9 +120,12 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
     # -- allocation --------------------------------------------------------------------------------------------------
     @property
     def num_available_blocks(self) -> int:
-        """Blocks that an allocation can get: ready ones, those for which pages can be mapped, and idle cached ones."""
-        idle = self.prefix_cache_.num_idle_ if self.prefix_cache_ is not None else 0
-        return self.num_ready_blocks_ + self._plan(self.num_free_blocks_, set())[1] + idle
+        """Blocks that an allocation can get: free ones for which pages can be mapped, and idle cached ones."""
+        return self._plan(self.num_free_blocks_, set()).num_ready + self._num_idle_cached
+
+    @property
+    def _num_idle_cached(self) -> int:
+        return self.prefix_cache_.num_idle_ if self.prefix_cache_ is not None else 0
 
     @while_open
     def allocate(self, num_blocks: int) -> list[Block] | None:
@@ -145,37 +151,34 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
             return True
         self.pages_.retry()
         failed = set[int]()
-        idle = self.prefix_cache_.num_idle_ if self.prefix_cache_ is not None else 0
         while (short := num_blocks - self.num_ready_blocks_) > 0:
-            pages, gained = self._plan(short, failed)
-            if gained + idle < short:
+            plan = self._plan(num_blocks, failed)
+            if plan.num_ready + self._num_idle_cached < num_blocks:
                 return False
-            if not pages:
+            missing = [page for page in plan.pages if not self.pages_.is_mapped(page)]
+            if not missing:
                 break
-            failed |= self._map(pages)
+            failed |= self._map(missing, plan.pages)
         if self.prefix_cache_ is not None and short > 0:
             self.prefix_cache_.evict(short)
         return self.num_ready_blocks_ >= num_blocks
 
-    def _plan(self, most: int, failed: set[int]) -> tuple[list[int], int]:
-        """Pages that can be mapped for up to that many more ready blocks, and how many blocks these are."""
-        free = self.free_blocks_[: self.num_free_blocks_ - self.num_ready_blocks_]
-        budget = self.pool_.num_within_reach(self)
-        plan: dict[int, None] = {}
-        gained = 0
-        for block_id in reversed(free):
-            if gained == most:
-                break
-            missing = [p for p in self._pages_of(block_id) if p not in plan and not self.pages_.is_mapped(p)]
-            settled = all(self.pages_.stages_[p] is Stage.UNMAPPED and p not in failed for p in missing)
-            if settled and (len(plan) + len(missing)) * self.pages_.num_regions_ <= budget:
-                plan.update(dict.fromkeys(missing))
-                gained += 1
-        return list(plan), gained
+    def _plan(self, wanted: int, failed: set[int]) -> PagePlan:
+        """Pages to have so that so many free blocks are ready, or as many as can be; those that failed are left out."""
+        idle = {page for page in self._reclaimable() if self.pages_.is_mapped(page)}
+        unmapped = {page for page, stage in enumerate(self.pages_.stages_) if stage is Stage.UNMAPPED} - failed
+        in_use = {page for page in range(self.pages_.num_pages_) if self.pages_.is_mapped(page)} - idle
+        spare = len(idle) + self.pool_.num_within_reach(self) // self.pages_.num_regions_
+        spans = ((pages[0], pages[-1]) for pages in map(self._pages_of, self.free_ids()))
+        return plan_pages(spans, in_use, idle, unmapped, spare, wanted)
 
-    def _map(self, pages: list[int]) -> set[int]:
-        """Map pages; those with which it failed."""
-        self.pool_.make_free(len(pages) * self.pages_.num_regions_, self)
+    def _map(self, pages: Sequence[int], kept: Collection[int]) -> set[int]:
+        """Map pages, in the place of idle ones that need not be kept if nobody else has memory; those that failed."""
+        wanted = len(pages) * self.pages_.num_regions_
+        if not self.pool_.make_free(wanted, self):
+            for page in self._reclaimable():
+                if page not in kept and self.pool_.num_free_pages < wanted:
+                    self.pages_.unmap(page)
         failed = {page for page in pages if not self.pages_.map(page)}
         self._sort_free()
         return failed

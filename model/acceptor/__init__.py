@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvspec.model.acceptor.contents import context_start
+from kvspec.model.acceptor.grouped import CompositeAcceptor
 from kvspec.model.acceptor.manager import Acceptor
 from kvspec.model.acceptor.paged import PagedAcceptor
 from kvspec.model.acceptor.ranked import PoolAcceptor
@@ -21,17 +22,18 @@ from kvspec.model.acceptor.tiered import TieredAcceptor
 from kvspec.model.conformance import Form, PoolConfig, Target
 from kvspec.model.executable import AnyPool
 
-AnyAcceptor = Acceptor | PoolAcceptor
+AnyAcceptor = Acceptor | PoolAcceptor | CompositeAcceptor
 
 JUDGES: Final[Mapping[Form, type[AnyAcceptor]]] = {
     Form.MANAGERS: Acceptor,
     Form.POOLS: PoolAcceptor,
     Form.PAGES: PagedAcceptor,
     Form.TIERS: TieredAcceptor,
+    Form.COMPOSITES: CompositeAcceptor,
 }
 """Who judges a target of each form."""
 
-__all__ = ["Acceptor", "AnyAcceptor", "PoolAcceptor", "TieredAcceptor", "context_start", "judge_of"]
+__all__ = ["Acceptor", "AnyAcceptor", "CompositeAcceptor", "PoolAcceptor", "TieredAcceptor", "context_start", "judge_of"]
 
 
 def judge_of(

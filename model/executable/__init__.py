@@ -4,6 +4,7 @@
 choice (which block, which victim, which rank) is the caller's.
 """
 
+from kvspec.model.executable.grouped import GroupedPool
 from kvspec.model.executable.manager import Pool
 from kvspec.model.executable.paged import PagedPool
 from kvspec.model.executable.part import Part
@@ -13,9 +14,9 @@ from kvspec.model.executable.tables import Tables
 from kvspec.model.executable.texts import following
 from kvspec.model.executable.tiered import Copy, Prefetch, TieredPool
 
-AnyPool = Pool | RankedPool | TieredPool
+AnyPool = Pool | RankedPool | TieredPool | GroupedPool
 
 __all__ = [
-    "AnyPool", "Copy", "PagedPool", "Part", "Pool", "Prefetch", "RankedPool", "Request", "Tables", "TieredPool", "Way",
+    "AnyPool", "Copy", "GroupedPool", "PagedPool", "Part", "Pool", "Prefetch", "RankedPool", "Request", "Tables", "TieredPool", "Way",
     "following",
 ]  # fmt: skip

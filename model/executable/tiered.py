@@ -117,6 +117,7 @@ class TieredPool(RankedPool):
         self.begun: set[int] = set()
         self.prefetches: dict[str, Prefetch] = {}
         self.asleep = False
+        self._new: set[str] = set()
 
     # -- what there is -------------------------------------------------------------------------------------------
 
@@ -161,10 +162,9 @@ class TieredPool(RankedPool):
         return [index for index in super().writes_shared(seq, num_tokens) if index not in loading]
 
     def publishable(self, seq: str) -> list[int]:
-        """As for every pool; none where something was computed before the last reset: what follows rests on it."""
-        full = self.requests[seq].computed // self.config.block_size
-        fresh = self._tier(seq).state["fresh",] if full else ()
-        return super().publishable(seq) if all((seq, i) in fresh for i in range(full)) else []
+        """As for every pool; none of a sequence that came before the last reset: what it computes rests on what it
+        had."""
+        return super().publishable(seq) if seq in self._new else []
 
     def loadable(self, seq: str) -> list[int]:
         """Places behind what is computed that the host has the tokens of, and that nobody else holds."""
@@ -193,7 +193,8 @@ class TieredPool(RankedPool):
     # -- tables, in both chapters --------------------------------------------------------------------------------
 
     def mount(self, seq: str, hits: int) -> int:
-        """It hits so many blocks."""
+        """It comes, and hits so many blocks."""
+        self._new.add(seq)
         kept = super().mount(seq, hits)
         fire = self._tier(seq).events["hit"]
         for index in range(hits):
@@ -268,6 +269,7 @@ class TieredPool(RankedPool):
     def reset(self) -> None:
         """All keys of both tiers are forgotten."""
         super().reset()
+        self._new.clear()
         for tier in self.tiers[: self.config.num_ranks]:
             tier.events["reset"]()
 
@@ -377,6 +379,7 @@ class TieredPool(RankedPool):
 
     def _leave(self, seq: str) -> None:
         self.stop_waiting(seq)
+        self._new.discard(seq)
         super()._leave(seq)
 
     def sweep(self) -> list[Broken]:

@@ -11,21 +11,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvspec.model.conformance import Form, PoolConfig
+from kvspec.model.reference.grouped import ModelCompositeTarget
 from kvspec.model.reference.manager import ModelTarget
 from kvspec.model.reference.paged import ModelPagedTarget
 from kvspec.model.reference.ranked import ModelPoolTarget
 from kvspec.model.reference.tiered import ModelTieredTarget
 
-__all__ = ["ModelPagedTarget", "ModelPoolTarget", "ModelTarget", "ModelTieredTarget", "model_target"]
+__all__ = ["ModelCompositeTarget", "ModelPagedTarget", "ModelPoolTarget", "ModelTarget", "ModelTieredTarget", "model_target"]
 
 
-AnyModelTarget = ModelTarget | ModelPoolTarget
+AnyModelTarget = ModelTarget | ModelPoolTarget | ModelCompositeTarget
 
 TARGETS: Final[Mapping[Form, type[AnyModelTarget]]] = {
     Form.MANAGERS: ModelTarget,
     Form.POOLS: ModelPoolTarget,
     Form.PAGES: ModelPagedTarget,
     Form.TIERS: ModelTieredTarget,
+    Form.COMPOSITES: ModelCompositeTarget,
 }
 """The target of each form."""
 
