@@ -16,7 +16,16 @@ import msgspec
 
 import kvspec.model.operations as ops
 from kvspec.model.acceptor import AnyAcceptor, judge_of
-from kvspec.model.conformance import Capability, Form, MakeTarget, MisuseError, PoolConfig, TargetError, checked_target
+from kvspec.model.conformance import (
+    Capability,
+    Form,
+    MakeTarget,
+    ManagerType,
+    MisuseError,
+    PoolConfig,
+    TargetError,
+    checked_target,
+)
 from kvspec.model.forms import FORMS, OF_FORMS, with_fixed
 from kvspec.model.generator import Generator, Kind, RandomSource
 from kvspec.model.operations import AnyOperation
@@ -48,6 +57,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         num_ranks, num_single_blocks, num_state_slots, checkpoint_interval, trim: so for pools of ranks.
         num_host_blocks: so for pools with a host tier.
         num_pages, page_size: so for managers with pages.
+        manager_types: the groups of every composite.
         prefix_cache: whether pools may have a prefix cache; otherwise none has one.
         sanitizer: have the target poison freed blocks.
         every: compare all observations after every so many operations.
@@ -72,6 +82,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     num_host_blocks: int | None = None
     num_pages: int | None = None
     page_size: int | None = None
+    manager_types: tuple[ManagerType, ...] | None = None
     prefix_cache: bool = True
     sanitizer: bool = False
     every: int = 1
@@ -280,7 +291,7 @@ EVIDENCE: Final[Mapping[Family, _Evidence]] = {
     Family.CONTENT: _Evidence(("reads",), "reads", (Capability.CONTENTS,)),
     Family.STATE_POSITION: _Evidence(("states",), "states", (Capability.STATES,)),
     Family.RANK: _Evidence(("ranks",), "ranks chosen", (Capability.POOL,)),
-    Family.UNITS: _Evidence(("units",), "single blocks and slots handed out", (Capability.POOL,)),
+    Family.UNITS: _Evidence(("units",), "single blocks, slots and growths", (Capability.POOL, Capability.GROUPS)),
     Family.WINDOW: _Evidence(("slides",), "blocks behind a window given back", (Capability.GROUPS,)),
     Family.TIERS: _Evidence(("copied",), "copies between tiers", (Capability.HOST,)),
     Family.PAGES: _Evidence(("taken",), "blocks handed out", (Capability.PAGES,)),

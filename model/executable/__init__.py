@@ -1,7 +1,8 @@
 """The executable model: the state of a chapter, and for each operation the program of events that it is.
 
-`Pool` stands for one manager (chapter `sequences`), `RankedPool` for a pool of ranks (chapter `pool`). Every free
-choice (which block, which victim, which rank) is the caller's.
+`Pool` stands for one manager (chapter `sequences`), `RankedPool` for a pool of ranks (chapter `pool`), `GroupedPool` for
+a composite (chapter `composite`), and so on. Every free choice (which block, which victim, which rank) is the
+caller's.
 """
 
 from kvspec.model.executable.grouped import GroupedPool
@@ -17,6 +18,6 @@ from kvspec.model.executable.tiered import Copy, Prefetch, TieredPool
 AnyPool = Pool | RankedPool | TieredPool | GroupedPool
 
 __all__ = [
-    "AnyPool", "Copy", "GroupedPool", "PagedPool", "Part", "Pool", "Prefetch", "RankedPool", "Request", "Tables", "TieredPool", "Way",
-    "following",
+    "AnyPool", "Copy", "GroupedPool", "PagedPool", "Part", "Pool", "Prefetch", "RankedPool", "Request", "Tables",
+    "TieredPool", "Way", "following",
 ]  # fmt: skip

@@ -17,7 +17,9 @@ from kvspec.model.reference.paged import ModelPagedTarget
 from kvspec.model.reference.ranked import ModelPoolTarget
 from kvspec.model.reference.tiered import ModelTieredTarget
 
-__all__ = ["ModelCompositeTarget", "ModelPagedTarget", "ModelPoolTarget", "ModelTarget", "ModelTieredTarget", "model_target"]
+__all__ = [
+    "ModelCompositeTarget", "ModelPagedTarget", "ModelPoolTarget", "ModelTarget", "ModelTieredTarget", "model_target",
+]  # fmt: skip
 
 
 AnyModelTarget = ModelTarget | ModelPoolTarget | ModelCompositeTarget
