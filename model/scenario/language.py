@@ -134,6 +134,33 @@ class Waiting(Check, frozen=True):
     seq: str
 
 
+class HostFree(Check, frozen=True, tag="host_free"):
+    """So many host blocks are free, on one rank or on all together."""
+
+    num_blocks: int
+    rank: int | None = None
+
+
+class HostKeys(Check, frozen=True, tag="host_keys"):
+    """So many keys can be found on the host, on one rank or on all together."""
+
+    num_keys: int
+    rank: int | None = None
+
+
+class Transfers(Check, frozen=True):
+    """So many copies between the tiers have not ended, on one rank or on all together."""
+
+    num_transfers: int
+    rank: int | None = None
+
+
+class Loading(Check, frozen=True):
+    """The sequence waits for copies from the host."""
+
+    seq: str
+
+
 class State(Check, frozen=True):
     """The live slot of the sequence holds the state behind so many of its tokens."""
 

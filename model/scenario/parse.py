@@ -60,7 +60,7 @@ _OF_POOLS: Final = (
 )  # fmt: skip
 _OF_HOST_TIERS: Final = (
     ops.StartTransfers, ops.TransferFinish, ops.Sleep, ops.Wake,
-    ops.BeginPrefetch, ops.PlanPrefetch, ops.FinishPrefetch,
+    ops.BeginPrefetch, ops.PlanPrefetch, ops.FinishPrefetch, la.HostFree, la.HostKeys, la.Transfers, la.Loading,
 )  # fmt: skip
 OF_FORMS: Final[tuple[tuple[tuple[type, ...], frozenset[Form], str], ...]] = (
     (_OF_POOLS, frozenset({Form.POOLS, Form.TIERS}), "a pool, with 'single N' in its line"),
@@ -486,6 +486,10 @@ _CHECKS: Final[Mapping[str, type[la.Check]]] = {
     "singles": la.Singles,
     "slots": la.Slots,
     "checkpoints": la.Checkpoints,
+    "host_free": la.HostFree,
+    "host_keys": la.HostKeys,
+    "transfers": la.Transfers,
+    "loading": la.Loading,
     "waiting": la.Waiting,
     "state": la.State,
     "saved": la.Saved,

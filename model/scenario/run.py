@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kvspec.model import operations as ops
-from kvspec.model.acceptor import PoolAcceptor, judge_of
+from kvspec.model.acceptor import PoolAcceptor, TieredAcceptor, judge_of
 from kvspec.model.acceptor.judging import View
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, checked_target
 from kvspec.model.executable import Part
@@ -208,7 +208,7 @@ class OperationRun:
                 return Seen(self.outcome == wanted, self.outcome)
             case la.Saved():
                 return Seen(self.outcome == "saved", self.outcome)
-            case la.OnRank() | la.Waiting() | la.State():
+            case la.OnRank() | la.Waiting() | la.State() | la.Loading():
                 return self._resource(check)
             case la.Hit():
                 hit = self.hits.get(check.seq)
@@ -259,6 +259,12 @@ class OperationRun:
                 return check.num_slots, self._units(check.rank, "free_state_slots"), True
             case la.Checkpoints():
                 return check.num_checkpoints, self._units(check.rank, "checkpoints"), True
+            case la.HostFree():
+                return check.num_blocks, self._units(check.rank, "host_free_ids"), True
+            case la.HostKeys():
+                return check.num_keys, self._units(check.rank, "host_cached"), True
+            case la.Transfers():
+                return check.num_transfers, self._units(check.rank, "transfers"), True
         raise AssertionError(f"no meaning for {check!r}")
 
     def _ranks(self, rank: int | None) -> Sequence[int]:
@@ -273,12 +279,12 @@ class OperationRun:
         return sum(count(acceptor.views[r], acceptor.part(r)) for r in self._ranks(rank))
 
     def _units(self, rank: int | None, what: str) -> int:
-        """How many single blocks, slots or checkpoints there are."""
+        """How many of something there are: single blocks, host blocks, copies."""
         if not isinstance(self.acceptor, PoolAcceptor):
             raise MisuseError("it is one manager, not a pool")
         return sum(len(getattr(self.acceptor.target, what)(r)) for r in self._ranks(rank))
 
-    def _resource(self, check: la.OnRank | la.Waiting | la.State) -> Seen:
+    def _resource(self, check: la.OnRank | la.Waiting | la.State | la.Loading) -> Seen:
         """A check of what a sequence has in a pool."""
         acceptor = self.acceptor
         if not isinstance(acceptor, PoolAcceptor):
@@ -292,6 +298,9 @@ class OperationRun:
             case la.Waiting():
                 waits = acceptor.pool.waits(check.seq)
                 return Seen(waits, "it waits" if waits else "it does not wait")
+            case la.Loading():
+                loads = isinstance(acceptor, TieredAcceptor) and acceptor.pool.is_loading(check.seq)
+                return Seen(loads, "it is loading" if loads else "it is not loading")
             case la.State():
                 return _state(acceptor, check)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvspec.model.acceptor import AnyAcceptor, PoolAcceptor
+from kvspec.model.acceptor import AnyAcceptor, PoolAcceptor, TieredAcceptor
 from kvspec.model.conformance import Capability
-from kvspec.model.executable import AnyPool, RankedPool
+from kvspec.model.executable import AnyPool, RankedPool, TieredPool
 from kvspec.model.scenario.write import ranges, word
 from kvspec.model.world import Chain, chain_tokens
 
@@ -24,6 +24,8 @@ def model_state(acceptor: AnyAcceptor) -> list[str]:
     ]
     if isinstance(pool, RankedPool):
         lines += _units(pool)
+    if isinstance(pool, TieredPool):
+        lines += _hosts(pool)
     lines += [
         _sequence(seq, pool.table(seq), r.computed, len(r.tokens)) + _has(pool, seq) for seq, r in pool.requests.items()
     ]
@@ -49,6 +51,24 @@ def _units(pool: RankedPool) -> Iterator[str]:
         yield from (f"rank {rank}: checkpoint {chain_text(c)} in slot {saved[c]}" for c in _in_order(saved))
 
 
+def _hosts(pool: TieredPool) -> Iterator[str]:
+    """The host tier of each rank, and what is on its way."""
+    for rank, host in enumerate(pool.hosts()):
+        yield f"host {rank}: free {_ids(host.free)}"
+        yield from (f"host {rank}: cached {chain_text(c)} at {host.entry[c]}" for c in _in_order(host.cached))
+    for copy in pool.copies.values():
+        where = {
+            "load": f"from host block {copy.host} to {copy.device}",
+            "offload": f"from block {copy.device} to host block {copy.host}",
+            "fetch": f"from the store to host block {copy.host}",
+        }[copy.direction]
+        begun = "" if copy.direction == "fetch" or copy.pin[1] in pool.begun else ", not begun"
+        wanted = f" for {word(copy.seq)}[{copy.place}]" if copy.seq is not None else ""
+        yield f"{copy.direction} {where}{wanted}: {chain_text(copy.key)}{begun}"
+    if pool.asleep:
+        yield "the device sleeps"
+
+
 def _has(pool: AnyPool, seq: str) -> str:
     """What a sequence has in a pool, beside its blocks."""
     if not isinstance(pool, RankedPool) or pool.rank(seq) is None:
@@ -62,7 +82,7 @@ def _has(pool: AnyPool, seq: str) -> str:
 def target_state(acceptor: AnyAcceptor) -> list[str]:
     """What the target shows; what it cannot show is left out."""
     lines: list[str] = []
-    for show in (_shown_ranks, _shown_units, _shown_sequences):
+    for show in (_shown_ranks, _shown_units, _shown_hosts, _shown_sequences):
         try:
             lines += show(acceptor)
         except Exception as error:  # whatever a faulty target does when it is looked at
@@ -93,6 +113,20 @@ def _shown_units(acceptor: AnyAcceptor) -> Iterator[str]:
         yield f"rank {rank}: free single blocks {_ids(target.free_single_blocks(rank))}{slots}"
         saved = _named(acceptor, target.checkpoints(rank)) if linear else ()
         yield from (f"rank {rank}: checkpoint {name} in slot {slot}" for name, slot in saved)
+
+
+def _shown_hosts(acceptor: AnyAcceptor) -> Iterator[str]:
+    if not isinstance(acceptor, TieredAcceptor):
+        return
+    target = acceptor.target
+    for rank in range(acceptor.config.num_ranks):
+        yield f"host {rank}: free {_ids(target.host_free_ids(rank))}"
+        found = _named(acceptor, target.host_cached(rank))
+        yield from (f"host {rank}: cached {name} at {block}" for name, block in found)
+        for t in target.transfers(rank):
+            ends = (t.host_block, t.device_block) if t.direction == "load" else (t.device_block, t.host_block)
+            wanted = f" for {word(t.seq)}[{t.index}]" if t.seq is not None else ""
+            yield f"{t.direction} from {ends[0]} to {ends[1]}{wanted}{'' if t.started else ', not begun'}"
 
 
 def _shown_sequences(acceptor: AnyAcceptor) -> Iterator[str]:

@@ -75,6 +75,8 @@ checks = st.one_of(
     st.sampled_from([la.Granted(), la.Saved(), la.Refused(), la.Error(), la.Drained()]),
     *(st.builds(kind, counts, st.none() | counts) for kind in (la.Free, la.Used, la.Keys)),
     *(st.builds(kind, counts, st.none() | counts) for kind in (la.Singles, la.Slots, la.Checkpoints)),
+    *(st.builds(kind, counts, st.none() | counts) for kind in (la.HostFree, la.HostKeys, la.Transfers)),
+    st.builds(la.Loading, names),
     st.builds(la.Evicted, counts),
     *(st.builds(kind, names, counts) for kind in (la.Hit, la.Blocks, la.Computed, la.State)),
     st.builds(la.OnRank, names, st.none() | counts),
