@@ -15,12 +15,14 @@ from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target, Targe
 OWN: Final = {
     "torch": "kvspec.impl.target:TorchTarget",
     "pool": "kvspec.impl.pool_target:TorchPoolTarget",
+    "xtensor": "kvspec.impl.xtensor.target:TorchXTensorTarget",
     "hierarchy": "kvspec.impl.hierarchy_target:TorchHierarchyTarget",
     "model": "kvspec.model.reference:model_target",
 }
 OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {
     "torch": {
         Form.POOLS: "pool",
+        Form.PAGES: "xtensor",
         Form.TIERS: "hierarchy",
     },
 }

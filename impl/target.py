@@ -61,9 +61,7 @@ class TorchTarget(BaseTarget):
         super().__init__(config)
         self.sanitizer_ = Sanitizer() if config.sanitizer else None
         self.manager_ = self._make_manager(record_events)
-        self.buffers_ = KVBuffers(
-            config.num_blocks, config.block_size, layers=layers, heads=heads, head_dim=head_dim, device=device
-        )
+        self.buffers_ = self._make_buffers(layers, heads, head_dim, device)
         if self.sanitizer_ is not None:
             self.buffers_.guard_padding()
 
@@ -75,6 +73,10 @@ class TorchTarget(BaseTarget):
             sanitizer=self.sanitizer_,
             record_events=record_events,
         )
+
+    def _make_buffers(self, layers: int, heads: int, head_dim: int, device: torch.device | str) -> KVBuffers:
+        sizes = self.config.num_blocks, self.config.block_size
+        return KVBuffers(*sizes, layers=layers, heads=heads, head_dim=head_dim, device=device)
 
     def __del__(self) -> None:
         # A target that is dropped without close takes its handles along; nobody has lost them.

@@ -100,7 +100,8 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
     def _pages_of(self, block_id: int) -> range:
         return range(first_page(block_id, *self._sizes), last_page(block_id, *self._sizes) + 1)
 
-    def _is_ready(self, block_id: int) -> bool:
+    def is_ready(self, block_id: int) -> bool:
+        """Whether every page on which the block lies is mapped."""
         return all(self.pages_.is_mapped(page) for page in self._pages_of(block_id))
 
     def _is_idle(self, page: int) -> bool:
@@ -112,8 +113,8 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
     def _sort_free(self) -> None:
         """Ready ids on top of the free list, otherwise in the order in which they were."""
         free = self.free_blocks_[: self.num_free_blocks_]
-        ready = [block_id for block_id in free if self._is_ready(block_id)]
-        others = [block_id for block_id in free if not self._is_ready(block_id)]
+        ready = [block_id for block_id in free if self.is_ready(block_id)]
+        others = [block_id for block_id in free if not self.is_ready(block_id)]
         self.free_blocks_[: len(free)] = others + ready
         self.num_ready_blocks_ = len(ready)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from kvspec.impl.buffers import KVBuffers
@@ -36,6 +38,7 @@ class XTensorBuffers(KVBuffers):
         if (manager.block_bytes_, pages.num_regions_) != (wanted, 2 * layers):
             what = f"{pages.num_regions_} regions with blocks of {manager.block_bytes_} bytes"
             raise InvalidRangeError("XTensorBuffers", what, f"{2 * layers} regions with blocks of {wanted} bytes")
+        self._manager = manager
         self.block_size_ = block_size
         total = manager.pool_.memory.tensor(pages.address_, pages.num_regions_ * pages.region_bytes_).view(_DTYPE)
         blocks = total.view(2, layers, -1, block_size, heads, head_dim)
@@ -43,3 +46,7 @@ class XTensorBuffers(KVBuffers):
         self.storage_ = blocks[:, :, :num_blocks]
         self.device_ = self.storage_.device
         self.kernels_ = backend_for(self.device_)
+
+    def poison(self, block_ids: Sequence[int]) -> None:
+        """Fill blocks with NaN; of a block whose page was unmapped meanwhile there is nothing left."""
+        super().poison([block_id for block_id in block_ids if self._manager.is_ready(block_id)])

@@ -324,7 +324,7 @@ def lives(seed: int) -> Iterator[str]:
             case "reclaim":
                 yield "reclaimed" if manager.reclaim() else "kept"
         assert all_.broken() == []
-        assert manager.num_ready_blocks_ == sum(manager._is_ready(b) for b in manager.free_ids())
+        assert manager.num_ready_blocks_ == sum(manager.is_ready(b) for b in manager.free_ids())
         if "Q" in all_.stages(number):
             yield "quarantined"
     for manager, blocks in zip(all_.all, held, strict=True):
