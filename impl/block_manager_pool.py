@@ -11,7 +11,7 @@ from kvspec.impl.block import Block, release_all
 from kvspec.impl.block_manager import BlockManager
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
-from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
+from kvspec.impl.composite_block_manager import CompositeBlockManager
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.errors import (
     EndedSequenceError,
@@ -29,7 +29,7 @@ from kvspec.impl.sequence import Sequence
 from kvspec.impl.sequence_blocks import check_known, check_unmounted, enter_use, grow, publish, replace_shared
 from kvspec.impl.single_block_manager import SingleBlockManager
 from kvspec.impl.trim import POLICIES, deepest
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import ManagerType, PoolConfig
 
 CopyBlocks = Callable[[int, Items[tuple[int, int]]], None]
 """Copies whole blocks of a rank on its device, (source, target) ids each."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence as Items
 from contextlib import ExitStack
-from typing import NamedTuple
 
 from kvspec.impl.block import Block, BlockRecord, release_all
 from kvspec.impl.block_manager import BlockManager
@@ -21,26 +20,7 @@ from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.sequence import GroupTable, Sequence
 from kvspec.impl.sequence_blocks import check_known
 from kvspec.impl.sliding_window_block_manager import SlidingWindowBlockManager
-
-
-class ManagerType(NamedTuple):
-    """A sub-manager of a composite (seed 9.2).
-
-    Attributes:
-        num_blocks: its blocks, padding included; at least 2.
-        block_size: tokens per block; at least 1.
-        window: tokens that a query of its layers sees, a `SlidingWindowBlockManager`; None: all, a `BlockManagerImpl`.
-    """
-
-    num_blocks: int
-    block_size: int
-    window: int | None = None
-
-    def make(self, sanitizer: Sanitizer | None) -> BlockManagerImpl:
-        """The manager. Raises `InvalidRangeError` for a size out of range."""
-        if self.window is not None:
-            return SlidingWindowBlockManager(self.num_blocks, self.block_size, self.window, sanitizer=sanitizer)
-        return BlockManagerImpl(self.num_blocks, self.block_size, enable_prefix_cache=False, sanitizer=sanitizer)
+from kvspec.model.conformance import ManagerType
 
 
 class CompositeBlockManager(BlockManager):
@@ -55,14 +35,14 @@ class CompositeBlockManager(BlockManager):
         manager_types: what each sub-manager is; at least one.
         sanitize: report misuse of handles, to a `Sanitizer` of each sub-manager, since their memory is not the same.
     Raises:
-        InvalidRangeError: there is no sub-manager, or a size is out of range.
+        InvalidRangeError: there is no sub-manager.
     """
 
     def __init__(self, manager_types: Items[ManagerType], *, sanitize: bool = False) -> None:
         if not manager_types:
             raise InvalidRangeError("CompositeBlockManager", "no manager types", "at least one")
         self.closed_ = False
-        self.sub_managers_ = [kind.make(Sanitizer() if sanitize else None) for kind in manager_types]
+        self.sub_managers_ = [make_manager(kind, Sanitizer() if sanitize else None) for kind in manager_types]
 
     # -- counts ------------------------------------------------------------------------------------------------------
     @property
@@ -160,7 +140,8 @@ class CompositeBlockManager(BlockManager):
     def resumable(self, sequence: Sequence, num_tokens: int) -> int:
         """How many of so many computed tokens can stay: all, if the next query finds its window, or none.
 
-        All, if they are not fewer than the confirmed ones: the window slides by those only.
+        All, if they are not fewer than the confirmed ones: the window slides by those only. Fewer can stay as long as
+        nothing has been released for those that go; then it is as if they had not been confirmed yet.
         """
         there = all(table.released_ <= out_of_window(table, num_tokens) for table in sequence.kv_state_.groups_)
         return num_tokens if there else 0
@@ -225,9 +206,7 @@ class CompositeBlockManager(BlockManager):
         return []
 
     @while_open
-    def cache(
-        self, token_ids: array[int], blocks: Items[Block], keys: PrefixKeys | None = None, first: int = 0
-    ) -> int:
+    def cache(self, token_ids: array[int], blocks: Items[Block], keys: PrefixKeys | None = None, first: int = 0) -> int:
         """Nothing is published: there is no prefix cache (seed 9.2)."""
         return 0
 
@@ -244,6 +223,13 @@ class CompositeBlockManager(BlockManager):
         for manager in self.sub_managers_:
             manager.close()
         self.closed_ = True
+
+
+def make_manager(kind: ManagerType, sanitizer: Sanitizer | None) -> BlockManagerImpl:
+    """A sub-manager: a `SlidingWindowBlockManager` where there is a window, else a `BlockManagerImpl`."""
+    if kind.window is not None:
+        return SlidingWindowBlockManager(kind.num_blocks, kind.block_size, kind.window, sanitizer=sanitizer)
+    return BlockManagerImpl(kind.num_blocks, kind.block_size, enable_prefix_cache=False, sanitizer=sanitizer)
 
 
 def out_of_window(table: GroupTable, num_tokens: int) -> int:

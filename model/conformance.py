@@ -35,7 +35,7 @@ class MisuseError(Exception):
     """A call that no correct caller makes; the target refused it and kept its state."""
 
 
-class ManagerType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ManagerType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sub-manager of a composite: the layers of one group (seed 9.2, manager_types).
 
     Attributes:
@@ -93,8 +93,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         checkpoint_interval: tokens between positions that may have a checkpoint; 0: the block size.
         trim: which hits are kept where states have to be restored (seed 7.2): up to the first boundary without a
             checkpoint, or up to the deepest boundary with one.
-        manager_types: sub-managers of a `CompositeBlockManager` (seed 9.2); none: there is no composite. It has no
-            prefix cache, and is driven as one manager.
+        manager_types: sub-managers of a `CompositeBlockManager` (seed 9.2), one for each group; none: there is no
+            composite. It has no prefix cache, and the blocks of its groups only.
         num_host_blocks: blocks of the host tier of each rank, block 0 (padding) included (seed 9.4); 0: there is none.
             Only in a pool with a prefix cache and without linear state.
         num_pages: physical pages of a manager whose blocks get memory on demand (seed 5.1, XTensor); 0: all of its
@@ -362,11 +362,18 @@ class CompositeTarget(Target, Protocol):
     A sequence has a block table in every group. Blocks that have left the window of every query that can still come
     may be given back at any time, and have to be before an `allocate` is refused for want of blocks of that group; the
     other blocks of the table keep their places. A growth is done in all groups or in none. There is no prefix cache and
-    no sharing: `allocate_shared` hits nothing, `cache` publishes nothing, `evict` frees nothing, and `fork` is always
-    an error.
+    no sharing: `allocate_shared` hits nothing, `cache` publishes nothing, `evict` frees nothing, and `fork` and `hold`
+    are always errors.
 
-    What `write` computes are drafts until they are accepted: only behind accepted tokens does a window slide.
+    What `write` computes are drafts until they are accepted: only behind accepted tokens does a window slide. `preempt`
+    accepts nothing any more.
+
+    The blocks are those of the groups; `PoolConfig.num_blocks` and `PoolConfig.block_size` mean nothing here.
     """
+
+    def truncate(self, seq: str, num_tokens: int) -> None:
+        """As for every target, in all groups; blocks behind num_tokens may stay as room. Error also if num_tokens is
+        below the accepted tokens."""
 
     def accept(self, seq: str, num_tokens: int) -> None:
         """The first num_tokens computed tokens are there to stay; `truncate` cannot take them back. Error if num_tokens

@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from hypothesis import strategies as st
 
-from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
+from kvspec.impl.composite_block_manager import CompositeBlockManager
 from kvspec.impl.sequence import NO_BLOCK, GroupTable, Sequence
+from kvspec.model.conformance import ManagerType
 
 KNOWN = 24
 """Tokens that every sequence knows."""

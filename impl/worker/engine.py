@@ -31,7 +31,6 @@ from torch import Tensor
 from kvspec.impl.block_manager import BlockManager
 from kvspec.impl.block_manager_pool import BlockManagerPool, ManagerChoice
 from kvspec.impl.buffers import KVBuffers
-from kvspec.impl.composite_block_manager import ManagerType
 from kvspec.impl.errors import KVCacheError
 from kvspec.impl.kv_cache_manager import StateCopy
 from kvspec.impl.paging import block_index, blocks_needed
@@ -41,7 +40,7 @@ from kvspec.impl.state_buffers import StateBuffers
 from kvspec.impl.worker.memory import RankMemory
 from kvspec.impl.worker.model import HybridModel, Piece
 from kvspec.impl.worker.stream import Counts, Disturbance, EngineConfig, Outcome, Request
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import ManagerType, PoolConfig
 
 
 class NoProgressError(KVCacheError):
@@ -435,9 +434,7 @@ class Engine:
                 sanitizer.unwatch()
 
 
-def _pair(
-    ids: BlockManager, memory: KVBuffers | StateBuffers
-) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
+def _pair(ids: BlockManager, memory: KVBuffers | StateBuffers) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
     if ids.sanitizer_ is not None:
         yield ids.sanitizer_, memory
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from kvspec.impl.buffers import KVBuffers
-from kvspec.impl.composite_block_manager import ManagerType
 from kvspec.impl.state_buffers import StateBuffers
 from kvspec.impl.worker.model import HybridModel, ModelConfig, Piece
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import ManagerType, PoolConfig
 
 
 def make_buffers(model: HybridModel, num_blocks: int, block_size: int) -> KVBuffers:

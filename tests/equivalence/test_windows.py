@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvspec.impl.block_manager_pool import BlockManagerPool
-from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
+from kvspec.impl.composite_block_manager import CompositeBlockManager
 from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.paging import blocks_needed
 from kvspec.impl.sequence import NO_BLOCK, GroupTable, Sequence
@@ -31,7 +31,7 @@ from kvspec.impl.worker.model import HybridModel, LayerKind, ModelConfig, Piece
 from kvspec.impl.worker.reference import reference_logits
 from kvspec.impl.worker.reference import tokens_of as all_tokens
 from kvspec.impl.worker.stream import Disturbance, EngineConfig, Outcome, Request
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import ManagerType, PoolConfig
 
 EXAMPLES = settings.default.max_examples  # type: ignore[union-attr]
 LAYERS: tuple[tuple[LayerKind, ...], ...] = (
@@ -101,7 +101,7 @@ def sizes(
 def streams(draw: st.DrawFn) -> Stream:
     """Requests, a pool in which each of them alone has room, and disturbances."""
     wanted, layers = draw(requests()), draw(st.sampled_from(LAYERS))
-    window = ManagerType(0, draw(st.integers(1, 5)), draw(st.sampled_from([1, 2, 3, 4, 6, 9])))
+    window = ManagerType(2, draw(st.integers(1, 5)), draw(st.sampled_from([1, 2, 3, 4, 6, 9])))
     config = sizes(
         wanted,
         window,
@@ -183,7 +183,7 @@ def test_a_window_is_told_from_a_longer_one_and_from_all() -> None:
 
 def test_a_long_request_needs_no_more_blocks_of_a_window_than_a_chunk_sees() -> None:
     wanted = [request_of(tokens_of(60, 3), 30, 4, 0)]
-    stream = Stream(("attention", "window"), 5, wanted, sizes(wanted, ManagerType(0, 3, 5)), [])
+    stream = Stream(("attention", "window"), 5, wanted, sizes(wanted, ManagerType(2, 3, 5)), [])
     assert stream.config.window_blocks == 1 + 5
     _, outcome = stream.run(Engine)
     assert stream.apart(outcome) < TOLERANCE
@@ -195,7 +195,7 @@ def test_a_gpu_says_what_dense_attention_to_the_window_says() -> None:
     wanted = [request_of(tokens_of(30, n), 8, n, n) for n in range(6)]
     for window, block_size in EDGES:
         model = HybridModel(ModelConfig(layers=("attention", "window"), window=window), "cuda")
-        config = sizes(wanted, ManagerType(0, block_size, window), 8, chunk=5, num_ranks=2)
+        config = sizes(wanted, ManagerType(2, block_size, window), 8, chunk=5, num_ranks=2)
         outcome = Engine(model, config).run(wanted, [Disturbance(step, "preempt", 0) for step in range(3, 12, 4)])
         dense = [plain(("attention", "window"), window, request) for request in wanted]
         assert max(differences(outcome.logits, dense)) < TOLERANCE
@@ -242,7 +242,7 @@ def test_memory_is_what_is_said_before_it_is_made() -> None:
 # -- what makes no sense -----------------------------------------------------------------------------------------------
 def test_blocks_for_windows_go_with_layers_that_have_one() -> None:
     wanted = [request_of((1, 2, 3), 2, 1, 0)]
-    config = sizes(wanted, ManagerType(0, 2, 4))
+    config = sizes(wanted, ManagerType(2, 2, 4))
     with pytest.raises(ValueError, match="expected 0 for a model without window layers"):
         Engine(model_with(("attention",), 4), config)
     with pytest.raises(ValueError, match="window_blocks: 0, expected at least 2 for a model with window layers"):
@@ -265,7 +265,7 @@ def test_a_prefix_cache_does_not_go_with_windows() -> None:
 def test_a_chunk_larger_than_the_blocks_of_a_window_is_refused_at_once() -> None:
     wanted = [request_of(tokens_of(20, 1), 2, 1, 0)]
     config = EngineConfig(
-        pool=sizes(wanted, ManagerType(0, 2, 4)).pool, chunk=8, window_blocks=6, window_block_size=2
+        pool=sizes(wanted, ManagerType(2, 2, 4)).pool, chunk=8, window_blocks=6, window_block_size=2
     )
     with pytest.raises(ValueError, match="request 0: 6 blocks of a window, expected at most 5"):
         Engine(model_with(("window",), 4), config).run(wanted)
@@ -328,7 +328,7 @@ class Reordered(CompositeOf):
 def crowded(window: int, block_size: int, sanitizer: bool) -> Stream:
     """Two requests at once, so that what one gives back the other takes."""
     wanted = [request_of(tokens_of(14, 71), 9, 72, 0), request_of(tokens_of(13, 73), 9, 74, 0)]
-    config = sizes(wanted, ManagerType(0, block_size, window), 12, chunk=5, sanitizer=sanitizer)
+    config = sizes(wanted, ManagerType(2, block_size, window), 12, chunk=5, sanitizer=sanitizer)
     return Stream(("attention", "window"), window, wanted, config, [])
 
 
@@ -365,7 +365,7 @@ def test_a_place_without_a_block_that_is_seen_stops_the_step(window: int, block_
 
 def test_a_piece_has_the_tables_of_both_groups() -> None:
     wanted = [request_of(tokens_of(9, 1), 2, 1, 0)]
-    engine = Engine(model_with(("attention", "window"), 4), sizes(wanted, ManagerType(0, 3, 4)))
+    engine = Engine(model_with(("attention", "window"), 4), sizes(wanted, ManagerType(2, 3, 4)))
     run = Run(0, wanted[0], 2)
     assert isinstance(engine.manager_, BlockManagerPool) and engine.manager_.allocate(run.sequence, 8)
     run.stop = 8

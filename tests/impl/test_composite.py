@@ -10,6 +10,7 @@ from itertools import product
 import faulty.composite_twins as twins
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 from small_composites import (
     KNOWN,
     Program,
@@ -25,11 +26,12 @@ from small_composites import (
 import kvspec.spec.window as spec
 from kvspec.impl.block import release_all
 from kvspec.impl.block_manager_impl import BlockManagerImpl
-from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
+from kvspec.impl.composite_block_manager import CompositeBlockManager
 from kvspec.impl.errors import ClosedError, ForeignHandleError, InvalidRangeError, KVCacheError, NoIdsError
 from kvspec.impl.paging import released_blocks
 from kvspec.impl.sequence import NO_BLOCK, Sequence
 from kvspec.impl.sliding_window_block_manager import SlidingWindowBlockManager
+from kvspec.model.conformance import ManagerType
 
 EXAMPLES = 3 * settings.default.max_examples  # type: ignore[union-attr]
 FULL = ManagerType(9, 2)
@@ -184,7 +186,7 @@ def test_all_groups_grow_or_none(
 
 @pytest.mark.parametrize("small", range(3))
 def test_refused_by_the_group_that_is_out_of_blocks(small: int) -> None:
-    groups = [kind._replace(num_blocks=3 if n == small else 99) for n, kind in enumerate(GROUPS)]
+    groups = [replace(kind, num_blocks=3 if n == small else 99) for n, kind in enumerate(GROUPS)]
     manager = CompositeBlockManager(groups)
     sequence = new_sequence()
     before = of_composite(manager, sequence)
@@ -242,15 +244,15 @@ def test_ids_are_those_of_the_sub_managers() -> None:
     assert of_composite(manager, sequence) == before
 
 
-@pytest.mark.parametrize(
-    "types",
-    [[], [FULL, ManagerType(9, 2, window=0)], [FULL, ManagerType(9, 2, window=-1)], [ManagerType(1, 2)],
-     [ManagerType(9, 0, window=2)]],
-    ids=str,
-)  # fmt: skip
-def test_sizes_that_make_no_group_are_refused(types: list[ManagerType]) -> None:
-    with pytest.raises(InvalidRangeError, match="expected at least"):
-        CompositeBlockManager(types)
+def test_a_composite_of_no_groups_is_refused() -> None:
+    with pytest.raises(InvalidRangeError, match="expected at least one"):
+        CompositeBlockManager([])
+
+
+@pytest.mark.parametrize("sizes", [(9, 2, 0), (9, 2, -1), (1, 2, None), (9, 0, 2)], ids=str)
+def test_sizes_that_make_no_group_are_refused(sizes: tuple[int, int, int | None]) -> None:
+    with pytest.raises(ValueError, match="expected at least"):
+        ManagerType(*sizes)
 
 
 @pytest.mark.parametrize("method", [

@@ -12,13 +12,13 @@ from small_pools import of_sequence, pool_of
 
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.block_manager_pool import BlockManagerPool, ManagerChoice
-from kvspec.impl.composite_block_manager import CompositeBlockManager, ManagerType
+from kvspec.impl.composite_block_manager import CompositeBlockManager
 from kvspec.impl.errors import ForeignHandleError, InvalidRangeError
 from kvspec.impl.linear_state import LinearStatePrefixCache
 from kvspec.impl.sequence import NO_BLOCK, Sequence
 from kvspec.impl.single_block_manager import SingleBlockManager
 from kvspec.impl.sliding_window_block_manager import SlidingWindowBlockManager
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import ManagerType, PoolConfig
 
 TYPES = (ManagerType(9, 2), ManagerType(7, 3, window=4))
 
