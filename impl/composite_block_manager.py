@@ -206,7 +206,9 @@ class CompositeBlockManager(BlockManager):
         return []
 
     @while_open
-    def cache(self, token_ids: array[int], blocks: Items[Block], keys: PrefixKeys | None = None, first: int = 0) -> int:
+    def cache(
+        self, token_ids: array[int], blocks: Items[Block], keys: PrefixKeys | None = None, first: int = 0
+    ) -> int:
         """Nothing is published: there is no prefix cache (seed 9.2)."""
         return 0
 

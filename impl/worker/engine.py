@@ -434,7 +434,9 @@ class Engine:
                 sanitizer.unwatch()
 
 
-def _pair(ids: BlockManager, memory: KVBuffers | StateBuffers) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
+def _pair(
+    ids: BlockManager, memory: KVBuffers | StateBuffers
+) -> Iterator[tuple[Sanitizer, KVBuffers | StateBuffers]]:
     if ids.sanitizer_ is not None:
         yield ids.sanitizer_, memory
 
