@@ -263,7 +263,10 @@ class Shrinker:
         size = self.best.config.block_size
         if size > 1:
             interval = -(-self.best.config.checkpoint_interval // size)
-            config = msgspec.structs.replace(self.best.config, block_size=1, checkpoint_interval=interval)
+            page = -(-self.best.config.page_size // size)
+            config = msgspec.structs.replace(
+                self.best.config, block_size=1, checkpoint_interval=interval, page_size=page
+            )
             self._try(Case(config, tuple(_in_blocks(self.best.operations, size))))
         return sum(self._field(name, values) for name, values in _smaller_pool(self.best.config)) > 0
 
@@ -285,6 +288,9 @@ def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
         yield "num_state_slots", [n for n in (0, *range(2, config.num_state_slots)) if n < config.num_state_slots]
         yield "checkpoint_interval", range(config.checkpoint_interval)
         yield "trim", ["contiguous"] * (config.trim != "contiguous")
+    if config.num_pages:
+        yield "num_pages", range(-(-config.block_size // config.page_size), config.num_pages)
+        yield "page_size", range(-(-config.block_size // config.num_pages), config.page_size)
     yield "enable_prefix_cache", [True] * (not config.enable_prefix_cache)
 
 

@@ -33,7 +33,16 @@ JUDGES: Final[Mapping[Form, type[AnyAcceptor]]] = {
 }
 """Who judges a target of each form."""
 
-__all__ = ["Acceptor", "AnyAcceptor", "CompositeAcceptor", "PoolAcceptor", "TieredAcceptor", "context_start", "judge_of"]
+__all__ = [
+    "Acceptor",
+    "AnyAcceptor",
+    "CompositeAcceptor",
+    "PagedAcceptor",
+    "PoolAcceptor",
+    "TieredAcceptor",
+    "context_start",
+    "judge_of",
+]
 
 
 def judge_of(

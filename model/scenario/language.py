@@ -121,6 +121,12 @@ class Checkpoints(Check, frozen=True):
     rank: int | None = None
 
 
+class Mapped(Check, frozen=True):
+    """So many pages are mapped."""
+
+    num_pages: int
+
+
 class OnRank(Check, frozen=True, tag="rank"):
     """The sequence has this rank, or none."""
 

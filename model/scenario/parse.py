@@ -62,11 +62,12 @@ _OF_HOST_TIERS: Final = (
     ops.StartTransfers, ops.TransferFinish, ops.Sleep, ops.Wake,
     ops.BeginPrefetch, ops.PlanPrefetch, ops.FinishPrefetch, la.HostFree, la.HostKeys, la.Transfers, la.Loading,
 )  # fmt: skip
+_OF_PAGES: Final = (ops.Reclaim, ops.FailMappings, la.Mapped)
 OF_FORMS: Final[tuple[tuple[tuple[type, ...], frozenset[Form], str], ...]] = (
     (_OF_POOLS, frozenset({Form.POOLS, Form.TIERS}), "a pool, with 'single N' in its line"),
     (_OF_HOST_TIERS, frozenset({Form.TIERS}), "a host tier, with 'host N' in its line"),
     ((ops.Accept,), frozenset({Form.COMPOSITES}), "a composite, with 'group N block N' in its line"),
-    ((ops.Reclaim, ops.FailMappings), frozenset({Form.PAGES}), "pages, with 'pages N page N' in the line of the pool"),
+    (_OF_PAGES, frozenset({Form.PAGES}), "pages, with 'pages N page N' in the line of the pool"),
 )
 """Operations and checks that only some forms have, and how a scenario gets one."""
 _AFTERWARDS: Final = (la.Granted, la.Saved, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)
@@ -486,6 +487,7 @@ _CHECKS: Final[Mapping[str, type[la.Check]]] = {
     "singles": la.Singles,
     "slots": la.Slots,
     "checkpoints": la.Checkpoints,
+    "mapped": la.Mapped,
     "host_free": la.HostFree,
     "host_keys": la.HostKeys,
     "transfers": la.Transfers,

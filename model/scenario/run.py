@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kvspec.model import operations as ops
-from kvspec.model.acceptor import PoolAcceptor, TieredAcceptor, judge_of
+from kvspec.model.acceptor import PagedAcceptor, PoolAcceptor, TieredAcceptor, judge_of
 from kvspec.model.acceptor.judging import View
-from kvspec.model.conformance import Capability, MakeTarget, MisuseError, checked_target
+from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PagedTarget, checked_target
 from kvspec.model.executable import Part
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Violation
@@ -178,6 +178,8 @@ class OperationRun:
                 return f"hit {value}"
             case ops.Evict():
                 return f"evicted {value}"
+            case ops.Reclaim():
+                return f"unmapped {value}"
             case ops.Allocate() | ops.Reset():
                 return "granted" if value else "refused"
             case ops.Save() | ops.SaveStart():
@@ -259,6 +261,8 @@ class OperationRun:
                 return check.num_slots, self._units(check.rank, "free_state_slots"), True
             case la.Checkpoints():
                 return check.num_checkpoints, self._units(check.rank, "checkpoints"), True
+            case la.Mapped():
+                return check.num_pages, len(self._paged().mapped_pages()), True
             case la.HostFree():
                 return check.num_blocks, self._units(check.rank, "host_free_ids"), True
             case la.HostKeys():
@@ -283,6 +287,12 @@ class OperationRun:
         if not isinstance(self.acceptor, PoolAcceptor):
             raise MisuseError("it is one manager, not a pool")
         return sum(len(getattr(self.acceptor.target, what)(r)) for r in self._ranks(rank))
+
+    def _paged(self) -> PagedTarget:
+        """The target, which has pages."""
+        if not isinstance(self.acceptor, PagedAcceptor):
+            raise MisuseError("it has no pages that are mapped on demand")
+        return self.acceptor.target
 
     def _resource(self, check: la.OnRank | la.Waiting | la.State | la.Loading) -> Seen:
         """A check of what a sequence has in a pool."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvspec.model.acceptor import AnyAcceptor, PoolAcceptor, TieredAcceptor
+from kvspec.model.acceptor import AnyAcceptor, PagedAcceptor, PoolAcceptor, TieredAcceptor
 from kvspec.model.conformance import Capability
-from kvspec.model.executable import AnyPool, RankedPool, TieredPool
+from kvspec.model.executable import AnyPool, PagedPool, RankedPool, TieredPool
 from kvspec.model.scenario.write import ranges, word
 from kvspec.model.world import Chain, chain_tokens
 
@@ -24,6 +24,8 @@ def model_state(acceptor: AnyAcceptor) -> list[str]:
     ]
     if isinstance(pool, RankedPool):
         lines += _units(pool)
+    if isinstance(pool, PagedPool):
+        lines.append(f"mapped pages {_ids(pool.mapped)}, free physical pages: {len(pool.frames)}")
     if isinstance(pool, TieredPool):
         lines += _hosts(pool)
     lines += [
@@ -82,7 +84,7 @@ def _has(pool: AnyPool, seq: str) -> str:
 def target_state(acceptor: AnyAcceptor) -> list[str]:
     """What the target shows; what it cannot show is left out."""
     lines: list[str] = []
-    for show in (_shown_ranks, _shown_units, _shown_hosts, _shown_sequences):
+    for show in (_shown_ranks, _shown_units, _shown_pages, _shown_hosts, _shown_sequences):
         try:
             lines += show(acceptor)
         except Exception as error:  # whatever a faulty target does when it is looked at
@@ -113,6 +115,11 @@ def _shown_units(acceptor: AnyAcceptor) -> Iterator[str]:
         yield f"rank {rank}: free single blocks {_ids(target.free_single_blocks(rank))}{slots}"
         saved = _named(acceptor, target.checkpoints(rank)) if linear else ()
         yield from (f"rank {rank}: checkpoint {name} in slot {slot}" for name, slot in saved)
+
+
+def _shown_pages(acceptor: AnyAcceptor) -> Iterator[str]:
+    if isinstance(acceptor, PagedAcceptor):
+        yield f"mapped pages {_ids(acceptor.target.mapped_pages())}"
 
 
 def _shown_hosts(acceptor: AnyAcceptor) -> Iterator[str]:

@@ -77,6 +77,7 @@ checks = st.one_of(
     *(st.builds(kind, counts, st.none() | counts) for kind in (la.Singles, la.Slots, la.Checkpoints)),
     *(st.builds(kind, counts, st.none() | counts) for kind in (la.HostFree, la.HostKeys, la.Transfers)),
     st.builds(la.Loading, names),
+    st.builds(la.Mapped, counts),
     st.builds(la.Evicted, counts),
     *(st.builds(kind, names, counts) for kind in (la.Hit, la.Blocks, la.Computed, la.State)),
     st.builds(la.OnRank, names, st.none() | counts),
