@@ -13,21 +13,23 @@ from kvspec.proofs.manifest.scopes import SCOPES
 from kvspec.spec import load
 
 MOST = 300
-"""States that the reference explorer goes through in a second or two."""
+"""States that the reference explorer goes through in a second or two; a chapter's smallest scope may have more."""
+
+ELSEWHERE = {"pool"}
+"""Compared in test_batched_explorer, in smaller scopes."""
 
 
 def entries(name: str) -> list[ExplorationEntry]:
     record = load_record(name)
     assert record is not None
-    return [e for e in record.explorations if e.distinct <= MOST]
+    return [e for e in record.explorations if e.distinct <= MOST] or list(record.explorations[:1])
 
 
-PINNED = [(name, entry) for name in SCOPES for entry in entries(name)]
+PINNED = [(name, entry) for name in SCOPES if name not in ELSEWHERE for entry in entries(name)]
 
 
 def test_every_chapter_with_state_has_a_count_to_compare() -> None:
-    """Chapter `pool` has more states in each of its scopes; test_batched_explorer compares it in a smaller one."""
-    assert {name for name, _ in PINNED} == set(SCOPES) - {"pool"}
+    assert {name for name, _ in PINNED} == set(SCOPES) - ELSEWHERE
 
 
 @pytest.mark.parametrize(("name", "entry"), PINNED, ids=[f"{name} {e.scope}" for name, e in PINNED])
