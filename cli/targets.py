@@ -17,6 +17,7 @@ OWN: Final = {
     "pool": "kvspec.impl.pool_target:TorchPoolTarget",
     "xtensor": "kvspec.impl.xtensor.target:TorchXTensorTarget",
     "hierarchy": "kvspec.impl.hierarchy_target:TorchHierarchyTarget",
+    "composite": "kvspec.impl.composite_target:TorchCompositeTarget",
     "model": "kvspec.model.reference:model_target",
 }
 OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {
@@ -24,6 +25,7 @@ OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {
         Form.POOLS: "pool",
         Form.PAGES: "xtensor",
         Form.TIERS: "hierarchy",
+        Form.COMPOSITES: "composite",
     },
 }
 """Who takes configs of other forms in the place of a target of managers."""

@@ -54,8 +54,8 @@ class WritePlan:
         self.tables = array("q")
         self.num_tokens = 0
 
-    def add(self, seq: str, sequence: Sequence, tags: Tags) -> None:
-        """The next tokens of a sequence, with their contents.
+    def add(self, seq: str, sequence: Sequence, tags: Tags, ids: array[int] | None = None) -> None:
+        """The next tokens of a sequence, with their contents; the ids of its blocks, if they are those of a group.
 
         Raises:
             InvalidRangeError: there is no room, fewer tokens are known, the sequence is there already, or a block
@@ -76,7 +76,7 @@ class WritePlan:
             what = f"block {sequence.kv_state_.ids_[forbidden[0]]} of {seq!r} has other holders"
             raise InvalidRangeError(self._where, what, f"allocate({seq!r}, {stop}) before the write")
         self._sequences[seq] = (sequence, stop)
-        table, first = window(sequence.kv_state_.ids_, start, stop, self._block_size)
+        table, first = window(sequence.kv_state_.ids_ if ids is None else ids, start, stop, self._block_size)
         self._starts.append(len(self.tables))
         self._firsts.append(first)
         self._counts.append(count)

@@ -365,8 +365,8 @@ class CompositeTarget(Target, Protocol):
     no sharing: `allocate_shared` hits nothing, `cache` publishes nothing, `evict` frees nothing, and `fork` and `hold`
     are always errors.
 
-    What `write` computes are drafts until they are accepted: only behind accepted tokens does a window slide. `preempt`
-    accepts nothing any more.
+    What `write` computes are drafts until they are accepted: only behind accepted tokens does a window slide. Behind
+    a `preempt` nothing is accepted.
 
     The blocks are those of the groups; `PoolConfig.num_blocks` and `PoolConfig.block_size` mean nothing here.
     """
