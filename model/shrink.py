@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 import kvspec.model.operations as ops
-from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.conformance import Context, ManagerType, PoolConfig
 from kvspec.model.operations import AnyOperation
 
 
@@ -223,7 +223,8 @@ class Shrinker:
 
     def _slides(self) -> bool:
         """The same a block or a token earlier in all sequences."""
-        steps = dict.fromkeys((self.best.config.block_size, 1))
+        config = self.best.config
+        steps = dict.fromkeys((config.block_size, *(kind.block_size for kind in config.manager_types), 1))
         return any(self._try(Case(self.best.config, tuple(earlier(self.best.operations, step)))) for step in steps)
 
     def _everywhere(self) -> bool:
@@ -288,10 +289,26 @@ def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
         yield "num_state_slots", [n for n in (0, *range(2, config.num_state_slots)) if n < config.num_state_slots]
         yield "checkpoint_interval", range(config.checkpoint_interval)
         yield "trim", ["contiguous"] * (config.trim != "contiguous")
+    yield "num_threads", range(1, config.num_threads)
     if config.num_pages:
         yield "num_pages", range(-(-config.block_size // config.page_size), config.num_pages)
         yield "page_size", range(-(-config.block_size // config.num_pages), config.page_size)
-    yield "enable_prefix_cache", [True] * (not config.enable_prefix_cache)
+    if config.manager_types:
+        yield "manager_types", _smaller_groups(config.manager_types)
+    else:
+        yield "enable_prefix_cache", [True] * (not config.enable_prefix_cache)
+
+
+def _smaller_groups(kinds: tuple[ManagerType, ...]) -> Iterator[tuple[ManagerType, ...]]:
+    """Fewer groups, then no window or a shorter one, and smaller or fewer blocks."""
+    if len(kinds) > 1:
+        yield from (kinds[:at] + kinds[at + 1 :] for at in range(len(kinds)))
+    for at, kind in enumerate(kinds):
+        windows = () if kind.window is None else (None, *range(1, kind.window))
+        less = [{"window": window} for window in windows]
+        less += [{"block_size": size} for size in range(1, kind.block_size)]
+        less += [{"num_blocks": number} for number in range(2, kind.num_blocks)]
+        yield from ((*kinds[:at], msgspec.structs.replace(kind, **fields), *kinds[at + 1 :]) for fields in less)
 
 
 def _joined(first: AnyOperation, second: AnyOperation) -> AnyOperation | None:
@@ -306,6 +323,8 @@ def _joined(first: AnyOperation, second: AnyOperation) -> AnyOperation | None:
         case ops.RestoreStart(), ops.RestoreFinish(ok=True) if first.seq == second.seq:
             return ops.Restore(first.seq)
         case ops.AllocateShared() | ops.Allocate(), ops.Allocate() if first.seq == second.seq:
+            return second
+        case ops.Accept(), ops.Accept() if first.seq == second.seq:
             return second
         case ops.Cache() | ops.Preempt(), ops.Deallocate() if first.seq == second.seq:
             return second
@@ -449,7 +468,7 @@ def earlier(operations: Iterable[AnyOperation], step: int) -> Iterator[AnyOperat
         match operation:
             case ops.Start():
                 yield msgspec.structs.replace(operation, tokens=operation.tokens[step:])
-            case ops.Allocate() | ops.Truncate() if operation.num_tokens >= step:
+            case ops.Allocate() | ops.Truncate() | ops.Accept() if operation.num_tokens >= step:
                 yield msgspec.structs.replace(operation, num_tokens=operation.num_tokens - step)
             case ops.Write():
                 batch = operation.batch

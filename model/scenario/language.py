@@ -19,9 +19,10 @@ MAX_COLUMNS: Final = 2**16
 MAX_NUMBER: Final = 2**63 - 1
 MAX_TOKENS: Final = 2**20
 MAX_RANKS: Final = 2**10
+MAX_THREADS: Final = 2**6
 MAX_CELLS: Final = 2**24
 """Limits of a scenario: bytes and lines of a file, characters of a line, a number of any kind, tokens in all, ranks,
-and cells of all ranks together (`PoolConfig.num_cells`)."""
+threads, and cells of all ranks together (`PoolConfig.num_cells`)."""
 
 
 POOL_SIZES: Final = {
@@ -80,17 +81,19 @@ class Error(Check, frozen=True):
 
 
 class Free(Check, frozen=True):
-    """So many blocks are free, on one rank or on all together."""
+    """So many blocks are free, on one rank or in one group, or in all together."""
 
     num_blocks: int
     rank: int | None = None
+    group: int | None = None
 
 
 class Used(Check, frozen=True):
-    """So many blocks are held by sequences, on one rank or on all together."""
+    """So many blocks are held by sequences, on one rank or in one group, or in all together."""
 
     num_blocks: int
     rank: int | None = None
+    group: int | None = None
 
 
 class Keys(Check, frozen=True):
@@ -175,10 +178,19 @@ class State(Check, frozen=True):
 
 
 class Blocks(Check, frozen=True):
-    """The sequence's table has so many blocks."""
+    """The sequence's table has so many blocks, in the first group or in another."""
 
     seq: str
     num_blocks: int
+    group: int | None = None
+
+
+class Released(Check, frozen=True):
+    """So many leading places of the sequence's table have been given back (composites)."""
+
+    seq: str
+    num_blocks: int
+    group: int | None = None
 
 
 class Computed(Check, frozen=True):
@@ -210,6 +222,7 @@ class References(Check, frozen=True):
     seq: str
     index: int
     num_holders: int
+    group: int | None = None
 
 
 class Evicted(Check, frozen=True):

@@ -11,6 +11,7 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any, Final, NoReturn
 
+import msgspec
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 
 from kvspec.model import operations as ops
@@ -63,10 +64,11 @@ _OF_HOST_TIERS: Final = (
     ops.BeginPrefetch, ops.PlanPrefetch, ops.FinishPrefetch, la.HostFree, la.HostKeys, la.Transfers, la.Loading,
 )  # fmt: skip
 _OF_PAGES: Final = (ops.Reclaim, ops.FailMappings, la.Mapped)
+_OF_COMPOSITES: Final = (ops.Accept, la.Released)
 OF_FORMS: Final[tuple[tuple[tuple[type, ...], frozenset[Form], str], ...]] = (
     (_OF_POOLS, frozenset({Form.POOLS, Form.TIERS}), "a pool, with 'single N' in its line"),
     (_OF_HOST_TIERS, frozenset({Form.TIERS}), "a host tier, with 'host N' in its line"),
-    ((ops.Accept,), frozenset({Form.COMPOSITES}), "a composite, with 'group N block N' in its line"),
+    (_OF_COMPOSITES, frozenset({Form.COMPOSITES}), "a composite, with 'group N block N' in its line"),
     (_OF_PAGES, frozenset({Form.PAGES}), "pages, with 'pages N page N' in the line of the pool"),
 )
 """Operations and checks that only some forms have, and how a scenario gets one."""
@@ -195,7 +197,8 @@ class _Reader:
         for line in lines:
             for kinds, forms, expected in OF_FORMS:
                 has_rank = kinds is _OF_POOLS and getattr(line.item, "rank", None)
-                if config.form not in forms and (isinstance(line.item, kinds) or has_rank):
+                has_group = kinds is _OF_COMPOSITES and getattr(line.item, "group", None) is not None
+                if config.form not in forms and (isinstance(line.item, kinds) or has_rank or has_group):
                     what = f"'{format_item(line.item)}' where {config.form.words} is driven"
                     raise ScenarioError(self.name, line.number, 1, what, expected)
 
@@ -236,6 +239,8 @@ class _Reader:
             self.fail(tree, f"'{name}' is {found}", expected)
         if config.num_ranks > la.MAX_RANKS:
             self.fail(tree, f"'ranks' is {config.num_ranks}", f"at most {la.MAX_RANKS}")
+        if config.num_threads > la.MAX_THREADS:
+            self.fail(tree, f"'threads' is {config.num_threads}", f"at most {la.MAX_THREADS}")
         if config.num_cells > la.MAX_CELLS:
             what = f"a pool of {config.num_cells} cells, single blocks and slots"
             self.fail(tree, what, f"at most {la.MAX_CELLS} on all ranks together")
@@ -295,7 +300,14 @@ class _Reader:
                 self.fail(number, f"rank '{self._text(number)}'", "a number, or none")
             return la.OnRank(self._text(name), None if _is_name(number) else self._count(number))
         given = [c for c in children if c is not None and (_is_name(c) or c.type == "INT")]
-        return _CHECKS[tree.data](*(self._text(c) if _is_name(c) else self._count(c) for c in given))
+        if any(isinstance(c, Token) and c.type == "GROUP" for c in children):
+            group = self._count(given.pop())
+            return msgspec.structs.replace(self._plain_check(tree.data, given), group=group)
+        return self._plain_check(tree.data, given)
+
+    def _plain_check(self, name: str, given: list[Any]) -> la.Check:
+        """A check whose fields are names and numbers in their order."""
+        return _CHECKS[name](*(self._text(c) if _is_name(c) else self._count(c) for c in given))
 
     def _violation(self, children: list[Any]) -> la.Check:
         family, _, rule = children
@@ -496,6 +508,7 @@ _CHECKS: Final[Mapping[str, type[la.Check]]] = {
     "state": la.State,
     "saved": la.Saved,
     "blocks": la.Blocks,
+    "released": la.Released,
     "computed": la.Computed,
     "shared": la.Shared,
     "apart": la.Apart,

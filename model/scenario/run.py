@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kvspec.model import operations as ops
-from kvspec.model.acceptor import PagedAcceptor, PoolAcceptor, TieredAcceptor, judge_of
+from kvspec.model.acceptor import CompositeAcceptor, PagedAcceptor, PoolAcceptor, TieredAcceptor, judge_of
 from kvspec.model.acceptor.judging import View
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PagedTarget, checked_target
 from kvspec.model.executable import Part
@@ -105,6 +105,7 @@ class OperationRun:
         try:
             return self._lines()
         finally:
+            self.acceptor.leave()
             self._pools.give(self.acceptor.pool)
 
     def _lines(self) -> ScenarioResult:
@@ -234,25 +235,27 @@ class OperationRun:
         match check:
             case la.Free():
                 if acceptor.sees(Capability.FREE_IDS):
-                    return check.num_blocks, self._total(check.rank, lambda view, _: len(view.free_ids())), True
+                    return check.num_blocks, self._total(_part_of(check), lambda view, _: len(view.free_ids())), True
                 seen = acceptor.sees(Capability.FREE_COUNT)
                 count: Count = lambda view, part: view.free_count() if seen else len(part.free)  # noqa: E731
-                return check.num_blocks, self._total(check.rank, count), seen
+                return check.num_blocks, self._total(_part_of(check), count), seen
             case la.Used():
                 seen = acceptor.sees(Capability.USED_COUNT)
                 count = lambda view, part: view.used_count() if seen else part.used  # noqa: E731
-                return check.num_blocks, self._total(check.rank, count), seen
+                return check.num_blocks, self._total(_part_of(check), count), seen
             case la.Keys():
                 seen = acceptor.sees(Capability.CACHED_KEYS)
                 count = lambda view, part: len(view.cached() if seen else part.cached)  # noqa: E731
                 return check.num_keys, self._total(check.rank, count), seen
             case la.References():
-                rank, block = self._block(check.seq, check.index)
+                rank, block = self._block(check.seq, check.index, check.group or 0)
                 seen = acceptor.sees(Capability.REF_COUNTS)
                 known = len(acceptor.part(rank).holders.get(block, ()))
                 return check.num_holders, acceptor.views[rank].ref_count(block) if seen else known, seen
             case la.Blocks():
-                return check.num_blocks, len(self._table(check.seq)), True
+                return check.num_blocks, len(self._table(check.seq, check.group or 0)), True
+            case la.Released():
+                return check.num_blocks, self._released(check.seq, check.group or 0), True
             case la.Computed():
                 return check.num_tokens, acceptor.target.num_computed(self._known(check.seq)), True
             case la.Singles():
@@ -275,7 +278,7 @@ class OperationRun:
         """The rank that is asked about, or all."""
         known = len(self.acceptor.views)
         if rank is not None and rank >= known:
-            raise MisuseError(f"there is no rank {rank}")
+            raise MisuseError(f"there is no {'group' if self.acceptor.config.manager_types else 'rank'} {rank}")
         return range(known) if rank is None else [rank]
 
     def _total(self, rank: int | None, count: Count) -> int:
@@ -325,20 +328,33 @@ class OperationRun:
             shown = f"block {block} of rank {rank} and block {other} of rank {other_rank}"
         return Seen(same == isinstance(check, la.Shared), shown)
 
-    def _block(self, seq: str, index: int) -> tuple[int, int]:
-        """The block at a place of a table, behind its rank: each rank has blocks of the same numbers."""
-        table = self._table(seq)
-        if index not in range(len(table)):
+    def _block(self, seq: str, index: int, group: int = 0) -> tuple[int, int]:
+        """The block at a place of a table, behind its rank or group: each has blocks of the same numbers."""
+        table, first = self._table(seq, group), self._released(seq, group)
+        if index not in range(first, first + len(table)):
             raise MisuseError(f"{seq} has no block {index}")
-        return self.acceptor.rank_of(seq), int(table[index])
+        return self.acceptor.rank_of(seq) or group, int(table[index - first])
 
-    def _table(self, seq: str) -> Sequence[int]:
-        return self.acceptor.target.block_table(self._known(seq))
+    def _table(self, seq: str, group: int = 0) -> Sequence[int]:
+        acceptor = self.acceptor
+        if isinstance(acceptor, CompositeAcceptor):
+            return acceptor.target.block_table(self._known(seq), group)
+        return acceptor.target.block_table(self._known(seq))
+
+    def _released(self, seq: str, group: int) -> int:
+        """Leading places of a table that have no block any more; only composites have them."""
+        acceptor = self.acceptor
+        return acceptor.target.released(self._known(seq), group) if isinstance(acceptor, CompositeAcceptor) else 0
 
     def _known(self, seq: str) -> str:
         if seq not in self.acceptor.pool.requests:
             raise MisuseError(f"{seq} is unknown")
         return seq
+
+
+def _part_of(check: la.Free | la.Used) -> int | None:
+    """The rank or group that is asked about; None for all."""
+    return check.rank if check.group is None else check.group
 
 
 def _state(acceptor: PoolAcceptor, check: la.State) -> Seen:

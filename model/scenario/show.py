@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvspec.model.acceptor import AnyAcceptor, PagedAcceptor, PoolAcceptor, TieredAcceptor
+from kvspec.model.acceptor import AnyAcceptor, CompositeAcceptor, PagedAcceptor, PoolAcceptor, TieredAcceptor
 from kvspec.model.conformance import Capability
-from kvspec.model.executable import AnyPool, PagedPool, RankedPool, TieredPool
+from kvspec.model.executable import AnyPool, GroupedPool, PagedPool, RankedPool, TieredPool
 from kvspec.model.scenario.write import ranges, word
 from kvspec.model.world import Chain, chain_tokens
 
 _LIMIT: Final = 16
+
+_Table = tuple[int, Sequence[int]]
+"""Leading places that have been released, and the blocks behind them."""
 
 
 def model_state(acceptor: AnyAcceptor) -> list[str]:
@@ -29,7 +32,8 @@ def model_state(acceptor: AnyAcceptor) -> list[str]:
     if isinstance(pool, TieredPool):
         lines += _hosts(pool)
     lines += [
-        _sequence(seq, pool.table(seq), r.computed, len(r.tokens)) + _has(pool, seq) for seq, r in pool.requests.items()
+        _sequence(seq, _model_tables(pool, seq), r.computed, len(r.tokens)) + _has(pool, seq)
+        for seq, r in pool.requests.items()
     ]
     lines += [f"held {word(name)}: block {block}" for name, block in acceptor.handles.items()]
     return _cut(lines)
@@ -41,6 +45,8 @@ def _rank(acceptor: AnyAcceptor, rank: int, free: Iterable[int], cached: Mapping
 
 
 def _at(acceptor: AnyAcceptor, rank: int) -> str:
+    if len(acceptor.config.manager_types) > 1:
+        return f" in group {rank}"
     return f" on rank {rank}" if acceptor.config.num_ranks > 1 else ""
 
 
@@ -73,6 +79,8 @@ def _hosts(pool: TieredPool) -> Iterator[str]:
 
 def _has(pool: AnyPool, seq: str) -> str:
     """What a sequence has in a pool, beside its blocks."""
+    if isinstance(pool, GroupedPool):
+        return f", {pool.accepted(seq)} accepted"
     if not isinstance(pool, RankedPool) or pool.rank(seq) is None:
         return ""
     slot = f", slot {pool.slot(seq)}" if pool.slot(seq) is not None else ""
@@ -136,15 +144,28 @@ def _shown_hosts(acceptor: AnyAcceptor) -> Iterator[str]:
             yield f"{t.direction} from {ends[0]} to {ends[1]}{wanted}{'' if t.started else ', not begun'}"
 
 
+def _model_tables(pool: AnyPool, seq: str) -> list[_Table]:
+    if isinstance(pool, GroupedPool):
+        return [(pool.released(seq, group), pool.table(seq, group)) for group in range(len(pool.kinds))]
+    return [(0, pool.table(seq))]
+
+
+def _shown_tables(acceptor: AnyAcceptor, seq: str) -> list[_Table]:
+    if isinstance(acceptor, CompositeAcceptor):
+        target, groups = acceptor.target, range(len(acceptor.views))
+        return [(target.released(seq, group), target.block_table(seq, group)) for group in groups]
+    return [(0, acceptor.target.block_table(seq))]
+
+
 def _shown_sequences(acceptor: AnyAcceptor) -> Iterator[str]:
     for seq, request in acceptor.pool.requests.items():
         try:
-            table, computed = acceptor.target.block_table(seq), acceptor.target.num_computed(seq)
+            tables, computed = _shown_tables(acceptor, seq), acceptor.target.num_computed(seq)
             has = _shown_resources(acceptor, seq)
         except Exception as error:
             yield f"{word(seq)}: {error}"
         else:
-            yield _sequence(seq, table, computed, len(request.tokens)) + has
+            yield _sequence(seq, tables, computed, len(request.tokens)) + has
 
 
 def _shown_resources(acceptor: AnyAcceptor, seq: str) -> str:
@@ -181,9 +202,16 @@ def _in_order(chains: Any) -> list[Chain]:
     return sorted(chains, key=lambda chain: int(chain.number))
 
 
-def _sequence(seq: str, table: Sequence[int], computed: int, known: int) -> str:
-    blocks = f"blocks {' '.join(map(str, table))}" if table else "no blocks"
+def _sequence(seq: str, tables: Sequence[_Table], computed: int, known: int) -> str:
+    blocks = "; ".join(
+        (f"group {group}: " if len(tables) > 1 else "") + (f"{released} released, " if released else "") + _blocks(table)
+        for group, (released, table) in enumerate(tables)
+    )
     return f"{word(seq)}: {blocks}; {computed} of {known} tokens computed"
+
+
+def _blocks(table: Sequence[int]) -> str:
+    return f"blocks {' '.join(map(str, table))}" if table else "no blocks"
 
 
 def _ids(ids: Any) -> str:

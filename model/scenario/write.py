@@ -172,7 +172,7 @@ def _fields(item: ops.Operation | la.Check) -> list[str]:
         value = getattr(item, name)
         if value is not None:
             text = word(value) if isinstance(value, str) else str(value)
-            found.append(f"rank {text}" if name == "rank" else text)
+            found.append(f"{name} {text}" if name in ("rank", "group") else text)
     return found
 
 
