@@ -204,7 +204,9 @@ def _in_order(chains: Any) -> list[Chain]:
 
 def _sequence(seq: str, tables: Sequence[_Table], computed: int, known: int) -> str:
     blocks = "; ".join(
-        (f"group {group}: " if len(tables) > 1 else "") + (f"{released} released, " if released else "") + _blocks(table)
+        (f"group {group}: " if len(tables) > 1 else "")
+        + (f"{released} released, " if released else "")
+        + _blocks(table)
         for group, (released, table) in enumerate(tables)
     )
     return f"{word(seq)}: {blocks}; {computed} of {known} tokens computed"
