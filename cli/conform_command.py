@@ -61,7 +61,8 @@ class Trim(StrEnum):
 
 _OPTION_OF: Final = {
     "num_ranks": "--ranks", "num_single_blocks": "--single", "num_state_slots": "--slots",
-    "checkpoint_interval": "--interval", "trim": "--trim",
+    "checkpoint_interval": "--interval", "trim": "--trim", "num_pages": "--pages", "page_size": "--page-size",
+    "num_threads": "--threads",
 }  # fmt: skip
 FAILURES: Final = Path("conform-failures")
 _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
@@ -99,6 +100,14 @@ def conform(
         int | None, typer.Option(min=0, help="Tokens between places for checkpoints.", show_default=False)
     ] = None,
     trim: Annotated[Trim | None, typer.Option(help="What is kept of a hit.", show_default=False)] = None,
+    pages: Annotated[
+        int | None,
+        typer.Option(min=1, help="Physical pages, of managers whose pages are mapped on demand.", show_default=False),
+    ] = None,
+    page_size: Annotated[int | None, typer.Option(min=1, help="Tokens per page.", show_default=False)] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Call from so many threads, in turn.", show_default=False)
+    ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Pools without a prefix cache only.")] = False,
     sanitizer: Annotated[bool, typer.Option("--sanitizer", help="Have the target poison freed blocks.")] = False,
     replay: Annotated[
@@ -116,7 +125,6 @@ def conform(
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
     limit = operations if operations is not None or seconds is not None else DEFAULT_OPERATIONS
-    asked = (ranks, single, slots, interval, trim)
     try:
         options = ConformOptions(
             seed=seed,
@@ -125,12 +133,15 @@ def conform(
             kind=kind,
             num_blocks=blocks,
             block_size=block_size,
-            form=Form.POOLS if form is None and any(n is not None for n in asked) else form,
+            form=form or _form_of(pool=(ranks, single, slots, interval, trim), pages=(pages, page_size)),
             num_ranks=ranks,
             num_single_blocks=single,
             num_state_slots=slots,
             checkpoint_interval=interval,
             trim=None if trim is None else trim.value,
+            num_pages=pages,
+            page_size=page_size,
+            num_threads=threads,
             prefix_cache=not no_cache,
             sanitizer=sanitizer,
         )
@@ -140,6 +151,12 @@ def conform(
     with drivable(target), progress("operations", options.operations) as bar:
         report = drive(load_target(target), options, on_progress=bar.advance)
     return _finish(target, report, save, result, cases)
+
+
+def _form_of(pool: tuple[object, ...], pages: tuple[object, ...]) -> Form | None:
+    """What is driven, by what is asked for of it."""
+    asked = {Form.POOLS: pool, Form.PAGES: pages}
+    return next((form for form, given in asked.items() if any(value is not None for value in given)), None)
 
 
 def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:

@@ -15,6 +15,7 @@ from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target, Targe
 OWN: Final = {
     "torch": "kvspec.impl.target:TorchTarget",
     "pool": "kvspec.impl.pool_target:TorchPoolTarget",
+    "concurrent": "kvspec.impl.concurrent_target:TorchConcurrentTarget",
     "xtensor": "kvspec.impl.xtensor.target:TorchXTensorTarget",
     "hierarchy": "kvspec.impl.hierarchy_target:TorchHierarchyTarget",
     "composite": "kvspec.impl.composite_target:TorchCompositeTarget",

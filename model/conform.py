@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 import kvspec.model.operations as ops
-from kvspec.model.acceptor import AnyAcceptor, judge_of
+from kvspec.model.acceptor import PATIENCE, AnyAcceptor, judge_of
 from kvspec.model.conformance import (
     Capability,
     Form,
@@ -31,14 +31,16 @@ from kvspec.model.generator import Generator, Kind, RandomSource
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
-from kvspec.model.scenario.language import MAX_RANKS
+from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.shrink import Case, Shrinker
 
 DEFAULT_OPERATIONS: Final = 20_000
 MAX_CELLS: Final = 2**20
 """Every comparison looks at each cell of the largest pool that is driven."""
-_SIZES: Final = ("num_blocks", "block_size")
+_SIZES: Final = ("num_blocks", "block_size", "num_threads")
+_SHORT_PATIENCE: Final = 0.5
+"""Seconds for a call while a run is made smaller; what is left is run again with more."""
 _LENGTHS: Final = (20, 300)
 _LONG_LENGTHS: Final = (300, 2000)
 _LONG_RATE: Final = 0.05
@@ -57,6 +59,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         num_ranks, num_single_blocks, num_state_slots, checkpoint_interval, trim: so for pools of ranks.
         num_host_blocks: so for pools with a host tier.
         num_pages, page_size: so for managers with pages.
+        num_threads: from how many threads the target is called, in turn; by default from one.
         manager_types: the groups of every composite.
         prefix_cache: whether pools may have a prefix cache; otherwise none has one.
         sanitizer: have the target poison freed blocks.
@@ -82,6 +85,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     num_host_blocks: int | None = None
     num_pages: int | None = None
     page_size: int | None = None
+    num_threads: int | None = None
     manager_types: tuple[ManagerType, ...] | None = None
     prefix_cache: bool = True
     sanitizer: bool = False
@@ -104,6 +108,8 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise ValueError(f"{name}: {value}, expected none where only {self.form} are driven")
         if self.num_ranks is not None and self.num_ranks > MAX_RANKS:
             raise ValueError(f"num_ranks: {self.num_ranks}, expected at most {MAX_RANKS}")
+        if self.num_threads is not None and self.num_threads > MAX_THREADS:
+            raise ValueError(f"num_threads: {self.num_threads}, expected at most {MAX_THREADS}")
         least = {"num_blocks": self.num_blocks or 2, "block_size": self.block_size or 1}
         forms = [form for form in FORMS if self.fixed_of(form)] or [Form.MANAGERS]
         cells = max(with_fixed(FORMS[f].smallest, least | self.fixed_of(f)).num_cells for f in forms)
@@ -214,14 +220,15 @@ class Replayer:
         self.make_target = make_target
         self.pools = pools or Pools()
 
-    def run(self, case: Case, describe: bool = False, sweep: bool = True) -> Replayed:
+    def run(self, case: Case, describe: bool = False, sweep: bool = True, patience: float = PATIENCE) -> Replayed:
         """Run the case; with `describe` a violation of its last operation gets the states before and after, with
-        `sweep` everything is looked at behind it."""
+        `sweep` everything is looked at behind it. A call has `patience` seconds to return (see `judge_of`)."""
         target = checked_target(self.make_target, case.config)
-        judge = judge_of(target, case.config, pool=self.pools.take(case.config))
+        judge = judge_of(target, case.config, pool=self.pools.take(case.config), patience=patience)
         try:
             return self._judged(judge, case, describe, sweep)
         finally:
+            judge.leave()
             self.pools.give(judge.pool)
 
     def _judged(self, judge: AnyAcceptor, case: Case, describe: bool, sweep: bool) -> Replayed:
@@ -243,7 +250,7 @@ class Replayer:
         """Whether a case breaks the same rule with its last operation."""
 
         def fails(case: Case) -> bool:
-            found = self.run(case, sweep=violation.swept).violation
+            found = self.run(case, sweep=violation.swept, patience=_SHORT_PATIENCE).violation
             return found is not None and _same(found, violation) and found.number == len(case.operations)
 
         return fails
@@ -415,6 +422,7 @@ class Conformance:
             self._most_blocks = max(self._most_blocks, config.num_blocks)
             self._longest_block = max(self._longest_block, config.block_size)
             self._longest_episode = max(self._longest_episode, judge.number)
+            judge.leave()
             self.pools.give(judge.pool)
         self._on_progress(judge.number, f"{self.counts['evictions']} evictions, {self.counts['hits']} hits")
 
@@ -437,10 +445,11 @@ class Conformance:
         return found or [Form.MANAGERS]
 
     def _can_be(self, form: Form) -> bool:
+        """Whether it can be made so with all that is fixed, and has what that needs."""
         need = FORMS[form].need
         try:
             shown = checked_target(self._make_target, self._fixed(FORMS[form].smallest)).capabilities
-        except TargetError:
+        except (TargetError, ValueError):
             return False
         if need is not None and need not in shown:
             return False

@@ -65,6 +65,12 @@ class JudgedReplay:
 
         An interrupted run is not compared at its end: it may have stopped in the middle of an operation.
         """
+        try:
+            return self._run()
+        finally:
+            self.acceptor.leave()
+
+    def _run(self) -> ReplayReport:
         with _no_collection():
             report = self._replay.run()
         raised = self._replay.raised

@@ -82,6 +82,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "isolation": "no call for a sequence changes anything of another rank",
     "legal_call_refused": "a call that makes sense is not answered with an error",
     "mapped_pages": "the mapped pages are those that the calls so far have mapped; an error maps and unmaps nothing",
+    "no_return": "every call returns, whichever thread it comes from, while no other call is running",
     "padding_free": "block 0 is not free",
     "padding_handed_out": "block 0 is in no table",
     "publish": "only a block that is full and written is published",

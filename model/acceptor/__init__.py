@@ -18,6 +18,7 @@ from kvspec.model.acceptor.grouped import CompositeAcceptor
 from kvspec.model.acceptor.manager import Acceptor
 from kvspec.model.acceptor.paged import PagedAcceptor
 from kvspec.model.acceptor.ranked import PoolAcceptor
+from kvspec.model.acceptor.threads import PATIENCE, InThreads
 from kvspec.model.acceptor.tiered import TieredAcceptor
 from kvspec.model.conformance import Form, PoolConfig, Target
 from kvspec.model.executable import AnyPool
@@ -34,6 +35,7 @@ JUDGES: Final[Mapping[Form, type[AnyAcceptor]]] = {
 """Who judges a target of each form."""
 
 __all__ = [
+    "PATIENCE",
     "Acceptor",
     "AnyAcceptor",
     "CompositeAcceptor",
@@ -46,17 +48,25 @@ __all__ = [
 
 
 def judge_of(
-    target: Target, config: PoolConfig, *, every: int = 1, watch: bool = True, pool: AnyPool | None = None
+    target: Target,
+    config: PoolConfig,
+    *,
+    every: int = 1,
+    watch: bool = True,
+    pool: AnyPool | None = None,
+    patience: float = PATIENCE,
 ) -> AnyAcceptor:
-    """The judge for a target, by the config that the target was made with.
+    """The judge for a target, by the config that the target was made with. `Judging.leave` is to be called at its end.
 
     Args:
         target, config, every, watch: as for `Acceptor`.
         pool: a new model of the right form, where making one each time would take too long.
+        patience: seconds within which a call has to return, where several threads call.
 
     Raises:
         TargetError: the target does not show enough to be judged.
     """
     judge: Any = JUDGES[config.form]
-    found: AnyAcceptor = judge(target, config, every=every, watch=watch, pool=pool)
+    called: Any = target if config.num_threads == 1 else InThreads(target, config.num_threads, patience)
+    found: AnyAcceptor = judge(called, config, every=every, watch=watch, pool=pool)
     return found

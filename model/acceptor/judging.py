@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from kvspec.model.acceptor.threads import InThreads, NoReturnError
 from kvspec.model.compiled import InvariantError, StepError
 from kvspec.model.conformance import CacheEvent, Capability, MisuseError, PoolConfig, Target
 from kvspec.model.executable import Part, Tables
@@ -68,6 +69,11 @@ class Judging(ABC, Generic[P]):
     def sees(self, capability: Capability) -> bool:
         """The target shows this, or takes it."""
         return capability in self.capabilities
+
+    def leave(self) -> None:
+        """Nothing more is asked of the target: threads that have called it end."""
+        if isinstance(self.target, InThreads):
+            self.target.leave()
 
     @abstractmethod
     def compare(self) -> None:
@@ -132,6 +138,8 @@ class Judging(ABC, Generic[P]):
             return call(), None
         except MisuseError as error:
             return None, error
+        except NoReturnError as error:
+            raise Violation(Family.MISUSE, "no_return", str(error)) from error
         except Exception as error:
             what = f"the target failed with {type(error).__name__}: {error}{_last_frame(error)}"
             raise Violation(Family.MISUSE, "crash", f"{misuse}; {what}" if misuse else what) from error
@@ -166,6 +174,8 @@ class Judging(ABC, Generic[P]):
             raise Violation(Family.INVARIANT, broken.broken.statement.name, str(broken)) from broken
         except Violation:
             raise
+        except NoReturnError as stuck:
+            raise Violation(Family.MISUSE, "no_return", str(stuck)) from stuck
         except Exception as failure:
             found = f"{type(failure).__name__}: {failure}{_last_frame(failure)}"
             what = f"what the target answers or shows is of no use: {found}"
