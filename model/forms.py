@@ -98,7 +98,7 @@ _RANKED: Final = frozenset({Form.POOLS, Form.TIERS})
 
 OF_FORMS: Final[Mapping[Family, frozenset[Form]]] = {
     Family.PUBLISH_AFTER_WRITE: _KEYED,
-    Family.EXCLUSIVE_WRITER: _KEYED,
+    Family.EXCLUSIVE_WRITER: _KEYED - {Form.TIERS},
     Family.KEY: _KEYED,
     Family.STATE_POSITION: frozenset({Form.POOLS}),
     Family.RANK: _RANKED,

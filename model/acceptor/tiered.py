@@ -107,6 +107,7 @@ class TieredAcceptor(PoolAcceptor):
             self._events()
             copy = self.pool.copies[number]
             self.pool.end_copy(number, ok)
+            self._entered(copy.rank, [copy.host])
             self.counts["copied" if ok else "copies failed"] += 1
             if copy.seq is not None:
                 self._loaded(copy.seq)
@@ -126,6 +127,14 @@ class TieredAcceptor(PoolAcceptor):
         self.pool.go_on(seq, shown)
         self.counts["tokens loaded"] += shown - done
         self._read(seq, done, shown)
+
+    def _entered(self, rank: int, blocks: Sequence[int]) -> None:
+        """What has come to the host can be found there: nothing makes room for something else meanwhile."""
+        host, shown = self.pool.hosts()[rank], set(self.target.host_cached(rank).values())
+        for key in host.cached:
+            if host.entry[key] in blocks and host.entry[key] not in shown:
+                what = f"a copy of {key} to host block {host.entry[key]} is complete, and it cannot be found"
+                raise Violation(Family.TIERS, "host_lost", what)
 
     # -- sequences -----------------------------------------------------------------------------------------------
 
@@ -312,6 +321,8 @@ class TieredAcceptor(PoolAcceptor):
         def explain(_: Any) -> None:
             self._events()
             self.pool.finish_prefetch(name, num_arrived)
+            if found is not None and not found.is_old:
+                self._entered(found.rank, [block for _, block in planned])
             self.counts["fetched"] += num_arrived
             self._let_go()
 

@@ -7,7 +7,7 @@ of a rank and of what can be found where. Both follow the device blocks, so a st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from kvspec.model.compiled import Broken, Compiled
@@ -55,11 +55,13 @@ class Prefetch:
         request: the tokens.
         rank: where to.
         planned: places and host blocks of those that are to come; None while the store has not answered.
+        is_old: all keys were dropped since it began.
     """
 
     request: Request
     rank: int
-    planned: list[tuple[int, int]] | None = field(default=None)
+    planned: list[tuple[int, int]] | None = None
+    is_old: bool = False
 
 
 class HostPart:
@@ -270,6 +272,8 @@ class TieredPool(RankedPool):
         """All keys of both tiers are forgotten."""
         super().reset()
         self._new.clear()
+        for prefetch in self.prefetches.values():
+            prefetch.is_old = True
         for tier in self.tiers[: self.config.num_ranks]:
             tier.events["reset"]()
 

@@ -6,7 +6,7 @@ Used like `faulty.twins`: ``kvspec conform tests.faulty.pool_twins:match_unpinne
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kvspec.impl.block_manager_impl import BlockManagerImpl as Manager
 from kvspec.impl.block_manager_pool import BlockManagerPool as Pool
@@ -17,6 +17,8 @@ from kvspec.model.conformance import PoolConfig
 
 from . import pool_faults as f
 from .twins import Fault, _row
+
+T = TypeVar("T")
 
 FAULTS: Final = (
     # -- one for each scenario of the field (tests/corpus/pools)
@@ -162,13 +164,18 @@ def build(name: str) -> type[PoolTwin]:
     Raises:
         KeyError: there is none.
     """
+    return assembled(BY_NAME[name], Target, PoolTwin)
+
+
+def assembled(fault: Fault, target: type, twin: type[T]) -> type[T]:
+    """A twin of a target, with its own methods and those of its parts as the fault says."""
     methods: dict[type, dict[str, Any]] = {}
-    for owner, method, replacement in BY_NAME[name].patches:
+    for owner, method, replacement in fault.patches:
         assert hasattr(owner, method), f"{owner.__name__} has no {method}"
         methods.setdefault(owner, {})[method] = replacement
-    own = methods.pop(Target, {})
+    own = methods.pop(target, {})
     parts = {o: type(f"Faulty{o.__name__}", (o,), new) for o, new in methods.items()}
-    return type(name, (PoolTwin,), {"parts": parts, "__doc__": BY_NAME[name].what, **own})
+    return type(fault.name, (twin,), {"parts": parts, "__doc__": fault.what, **own})
 
 
 def __getattr__(name: str) -> type[PoolTwin]:
