@@ -112,7 +112,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"num_threads: {self.num_threads}, expected at most {MAX_THREADS}")
         least = {"num_blocks": self.num_blocks or 2, "block_size": self.block_size or 1}
         forms = [form for form in FORMS if self.fixed_of(form)] or [Form.MANAGERS]
-        cells = max(with_fixed(FORMS[f].smallest, least | self.fixed_of(f)).num_cells for f in forms)
+        cells = min(with_fixed(FORMS[f].smallest, least | self.fixed_of(f)).num_cells for f in forms)
         if cells > MAX_CELLS:
             what = f"a pool of {cells} cells, single blocks and slots"
             raise ValueError(f"{what}, expected at most {MAX_CELLS} on all ranks together")

@@ -41,7 +41,7 @@ def _pool_of_ranks(source: Source, shown: Capabilities) -> PoolConfig:
 
 FORMS: Final[Mapping[Form, Trait]] = {
     Form.POOLS: Trait(
-        PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3),
+        PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2),
         _pool_of_ranks,
         ("num_ranks", "num_single_blocks", "num_state_slots", "checkpoint_interval", "trim"),
         Capability.POOL,
