@@ -36,7 +36,7 @@ class ContentJudging(KeyJudging[P]):
         self.counts["reads"] += counted
         return found
 
-    def _as_written(self, seq: str, shown: Tags, start: int, stop: int, block_of: Callable[[int], int]) -> Tags:
+    def _as_written(self, seq: str, shown: Tags, start: int, stop: int, block_of: Callable[[int], object]) -> Tags:
         """What was read of computed tokens, if it is what they must have left."""
         found, wanted = np.asarray(shown), self._wanted(seq, stop)[start:stop]
         if found.tobytes() != wanted.tobytes() and not np.array_equal(found, wanted):

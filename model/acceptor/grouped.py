@@ -256,8 +256,8 @@ class CompositeAcceptor(Operating[GroupedPool]):
         first = max(start, self.pool.released(seq, group) * size)
         if not self.sees(Capability.CONTENTS) or stop <= first:
             return np.empty(0, np.int64)
-        found = self.target.read(seq, first, stop, group)
-        return self._as_written(seq, found, first, stop, lambda at: self.pool.block(seq, at // size, group))
+        block_of = lambda at: f"{self.pool.block(seq, at // size, group)}{self._in(group)}"  # noqa: E731
+        return self._as_written(seq, self.target.read(seq, first, stop, group), first, stop, block_of)
 
     def _unreadable(self, seq: str, group: int) -> None:
         """What has been released cannot be read."""
