@@ -19,7 +19,7 @@ from kvspec.impl.sanitizer import Memory, Sanitizer
 from kvspec.impl.target import cached_blocks
 from kvspec.impl.target_base import encoded, operation
 from kvspec.impl.tokens import as_tokens
-from kvspec.model.conformance import OF_HOST_TIERS, Capability, Context, Form, PoolConfig, Tags, Transfer
+from kvspec.model.conformance import OF_HOST_TIERS, CacheEvent, Capability, Context, Form, PoolConfig, Tags, Transfer
 
 MakeCopier = Callable[[Items[KVBuffers], Items[KVBuffers]], BlockCopier]
 
@@ -210,6 +210,13 @@ class TorchHierarchyTarget(TorchPoolTarget):
         """Keys that can be found on the host, and their blocks."""
         self.pool_.check_rank(rank, "host_cached")
         return cached_blocks(self.pool_.host_block_managers_[rank])
+
+    @operation
+    def drain_host_events(self, rank: int = 0) -> Items[CacheEvent]:
+        """Changes of these keys since the last call, in order."""
+        self.pool_.check_rank(rank, "drain_host_events")
+        cache = self.pool_.host_block_managers_[rank].prefix_cache_
+        return [] if cache is None else cache.drain_events()
 
     def _watched(self, rank: int) -> Iterator[tuple[Sanitizer, Memory | None]]:
         yield from super()._watched(rank)

@@ -105,7 +105,10 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         known = FORMS[self.form].options if self.form is not None else None
         for name, value in (item for form in FORMS for item in self.fixed_of(form).items()):
             if known is not None and name not in known:
-                raise ValueError(f"{name}: {value}, expected none where only {self.form} are driven")
+                shown = f"{len(value)} groups" if isinstance(value, tuple) else value
+                raise ValueError(f"{name}: {shown}, expected none where only {self.form} are driven")
+        if self.manager_types is not None and (self.num_blocks or self.block_size):
+            raise ValueError("manager_types: with num_blocks or block_size, expected either of them")
         if self.num_ranks is not None and self.num_ranks > MAX_RANKS:
             raise ValueError(f"num_ranks: {self.num_ranks}, expected at most {MAX_RANKS}")
         if self.num_threads is not None and self.num_threads > MAX_THREADS:

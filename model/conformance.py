@@ -584,6 +584,9 @@ class HostTarget(PoolTarget, Protocol):
     def host_cached(self, rank: int = 0) -> Mapping[bytes, int]:
         """Keys that can be found on the host, and their blocks."""
 
+    def drain_host_events(self, rank: int = 0) -> Sequence[CacheEvent]:
+        """Changes of these keys since the last call, in order, if it has `Capability.EVENTS`; none otherwise."""
+
 
 STATE_BITS: Final = 48
 _STATE_FACTOR: Final = 0x5DEECE66D
@@ -632,6 +635,7 @@ METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
     Capability.GROUPS: ("released", "accept"),
     Capability.HOST: (
         "transfers", "start_transfers", "transfer_finish", "sleep", "wake", "host_free_ids", "host_cached",
+        "drain_host_events",
     ),
     Capability.PREFETCH: ("begin_prefetch", "plan_prefetch", "finish_prefetch"),
     Capability.PAGES: ("mapped_pages", "reclaim", "fail_mappings"),

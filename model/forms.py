@@ -9,7 +9,7 @@ import msgspec
 
 from kvspec.model.conformance import Capability, Form, ManagerType, PoolConfig
 from kvspec.model.generator import SHOW_EVICTION, Generator, Source, pool_config, ranked_config
-from kvspec.model.generator_grouped import CompositeGenerator, composite_config
+from kvspec.model.generator_grouped import CompositeGenerator, composite_config, largest
 from kvspec.model.generator_paged import PagedGenerator, paged_config
 from kvspec.model.generator_tiered import TieredGenerator, tiered_config
 from kvspec.model.promises import Family
@@ -87,9 +87,11 @@ def with_fixed(config: PoolConfig, fixed: Mapping[str, Any]) -> PoolConfig:
             fields["page_size"] = -(-fields["block_size"] // fields["num_pages"])
         elif "block_size" not in fixed:
             fields["block_size"] = fields["num_pages"] * fields["page_size"]
-    if config.form is Form.COMPOSITES and "manager_types" not in fixed:
+    if config.form is Form.COMPOSITES:
         sizes = {name: fixed[name] for name in ("num_blocks", "block_size") if name in fixed}
-        fields["manager_types"] = tuple(msgspec.structs.replace(kind, **sizes) for kind in config.manager_types)
+        if "manager_types" not in fixed:
+            fields["manager_types"] = tuple(msgspec.structs.replace(kind, **sizes) for kind in config.manager_types)
+        fields |= largest(fields["manager_types"])
     return PoolConfig(**fields)
 
 

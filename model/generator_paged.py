@@ -18,9 +18,9 @@ def paged_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
     them. Mostly there are fewer physical pages than blocks need."""
     config = pool_config(source, sanitizer=sanitizer)
     size, tokens = config.block_size, config.block_size * config.num_blocks
-    page = source.choice((size, 2 * size, 2 * size, 3 * size, max(1, size // 2), 1, 2, 3, 4, size + 1))
+    page = source.choice((size, 2 * size, 3 * size, max(1, size // 2), 1, 2, 3, size + 1, size + 1, 2 * size + 1))
     least, most = -(-size // page), -(-tokens // page)
-    few = source.integer(least, most)
+    few = min(most, least + source.choice((0, 1, 1, 1, 2, 2, 3, 5)))
     pages = few if source.chance(0.8) else most + source.integer(0, 1)
     return msgspec.structs.replace(config, num_pages=pages, page_size=page)
 
@@ -37,12 +37,12 @@ class PagedGenerator(Generator):
         config: PoolConfig = args[1]
         there = config.num_pages * config.page_size // config.block_size
         super().__init__(*args, **{"measure": min(config.num_blocks - 1, there)} | options)
-        self._failure_rate = self.source.choice((0.0, 0.02, 0.1))
+        self._failure_rate = self.source.choice((0.0, 0.03, 0.1))
 
     def _valid(self) -> AnyOperation:
         source = self.source
         if source.chance(self._failure_rate):
-            return ops.FailMappings(tuple(source.chance(0.5) for _ in range(source.integer(1, 4))))
+            return ops.FailMappings(tuple(source.chance(0.6) for _ in range(source.integer(1, 3))))
         if source.chance(_REFUSED_RATE if self._refused else _RECLAIM_RATE):
             return self._reclaim(source.integer(0, 3))
         return super()._valid()

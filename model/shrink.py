@@ -146,11 +146,11 @@ class Shrinker:
         for name in dict.fromkeys(n for o in self.best.operations for n in names(o)):
             kept = tuple(o for o in self.best.operations if name not in names(o))
             smaller = (
-                msgspec.structs.replace(self.best.config, **{field: value})
+                _smaller_config(self.best.config, field, value)
                 for field, values in _smaller_pool(self.best.config)
                 for value in values
             )
-            changed |= any(self._try(Case(config, kept)) for config in smaller)
+            changed |= any(config is not None and self._try(Case(config, kept)) for config in smaller)
         return changed
 
     def _pairs(self) -> bool:
@@ -273,10 +273,18 @@ class Shrinker:
 
     def _field(self, name: str, values: Iterable[Any]) -> bool:
         for value in values:
-            config = msgspec.structs.replace(self.best.config, **{name: value})
-            if self._try(Case(config, self.best.operations)):
+            config = _smaller_config(self.best.config, name, value)
+            if config is not None and self._try(Case(config, self.best.operations)):
                 return True
         return False
+
+
+def _smaller_config(config: PoolConfig, name: str, value: Any) -> PoolConfig | None:
+    """The config with one field smaller; None where the others do not allow that."""
+    try:
+        return msgspec.structs.replace(config, **{name: value})
+    except ValueError:
+        return None
 
 
 def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
@@ -291,8 +299,8 @@ def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
         yield "trim", ["contiguous"] * (config.trim != "contiguous")
     yield "num_threads", range(1, config.num_threads)
     if config.num_pages:
-        yield "num_pages", range(-(-config.block_size // config.page_size), config.num_pages)
-        yield "page_size", range(-(-config.block_size // config.num_pages), config.page_size)
+        yield "num_pages", range(1, config.num_pages)
+        yield "page_size", range(1, config.page_size)
     if config.manager_types:
         yield "manager_types", _smaller_groups(config.manager_types)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from kvspec.model.acceptor.contents import context_start
 from kvspec.model.acceptor.operating import bad_tokens
 from kvspec.model.acceptor.ranked import PoolAcceptor
 from kvspec.model.conformance import (
+    CacheEvent,
     Capability,
     Context,
     HostTarget,
@@ -22,9 +23,10 @@ from kvspec.model.conformance import (
     TargetError,
     Transfer,
 )
-from kvspec.model.executable import Prefetch, TieredPool
+from kvspec.model.executable import Copy, Prefetch, TieredPool
 from kvspec.model.promises import POOL_STEP_FAMILIES, TIER_CHAPTER, TIER_STEP_FAMILIES, Family, Violation
 from kvspec.model.workload import chain_tags
+from kvspec.model.world import Chain
 
 _NO_COPY: Final = -1
 _MAY_WAIT: Final = frozenset({"cache", "deallocate", "preempt", "abort", "truncate"})
@@ -56,6 +58,8 @@ class TieredAcceptor(PoolAcceptor):
     ) -> None:
         super().__init__(target, config, every=every, watch=watch, pool=pool or TieredPool(config, watch))
         self.target = cast(HostTarget, target)
+        self._host_news: list[tuple[int, CacheEvent]] = []
+        """Keys that have come to the host by the call that is explained."""
         if not self.sees(Capability.HOST):
             raise TargetError(f"lacks the capability {Capability.HOST}, without which this pool cannot be judged")
 
@@ -107,7 +111,7 @@ class TieredAcceptor(PoolAcceptor):
             self._events()
             copy = self.pool.copies[number]
             self.pool.end_copy(number, ok)
-            self._entered(copy.rank, [copy.host])
+            self._entered([copy])
             self.counts["copied" if ok else "copies failed"] += 1
             if copy.seq is not None:
                 self._loaded(copy.seq)
@@ -128,13 +132,25 @@ class TieredAcceptor(PoolAcceptor):
         self.counts["tokens loaded"] += shown - done
         self._read(seq, done, shown)
 
-    def _entered(self, rank: int, blocks: Sequence[int]) -> None:
+    def _entered(self, copies: Iterable[Copy]) -> None:
         """What has come to the host can be found there: nothing makes room for something else meanwhile."""
-        host, shown = self.pool.hosts()[rank], set(self.target.host_cached(rank).values())
-        for key in host.cached:
-            if host.entry[key] in blocks and host.entry[key] not in shown:
-                what = f"a copy of {key} to host block {host.entry[key]} is complete, and it cannot be found"
+        for copy in copies:
+            host = self.pool.hosts()[copy.rank]
+            is_new = copy.key in host.cached and host.entry[copy.key] == copy.host and copy.direction != "load"
+            if not is_new:
+                continue  # the key was there, or is not to be entered any more
+            if not self._is_entered(copy):
+                what = f"a copy of {copy.key} to host block {copy.host} is complete, and it cannot be found"
                 raise Violation(Family.TIERS, "host_lost", what)
+
+    def _is_entered(self, copy: Copy) -> bool:
+        if not self.sees(Capability.EVENTS):
+            return copy.host in self.target.host_cached(copy.rank).values()
+        new = next((e for r, e in self._host_news if r == copy.rank and e.block_id == copy.host), None)
+        if new is not None:
+            self._host_news.remove((copy.rank, new))
+            self._learn(copy.key, new.key)
+        return new is not None
 
     # -- sequences -----------------------------------------------------------------------------------------------
 
@@ -178,21 +194,56 @@ class TieredAcceptor(PoolAcceptor):
 
     def _follow_hosts(self) -> None:
         """Keys that cannot be found on the host any more were evicted."""
-        for rank, host in enumerate(self.pool.hosts()):
-            if not host.cached:
-                continue
-            shown, known = set(self.target.host_cached(rank).values()), self._late_of(self.pool.evict_host, rank)
-            gone = [key for key in host.cached if host.entry[key] not in shown and key not in known]
-            for key in gone:
+        for rank in range(self.config.num_ranks):
+            known = self._late_of(self.pool.evict_host, rank)
+            for key in self._gone_from_host(rank):
+                if key in known:
+                    continue
                 if self._elsewhere(rank):
                     raise self._isolation(rank, f"the key {key} of the host has gone")
                 self.counts["host evictions"] += 1
                 self._dropped_by(self.pool.evict_host, rank, key)
 
+    def _gone_from_host(self, rank: int) -> list[Chain]:
+        host = self.pool.hosts()[rank]
+        if not self.sees(Capability.EVENTS):
+            shown = set(self.target.host_cached(rank).values())
+            return [key for key in host.cached if host.entry[key] not in shown]
+        gone = []
+        for e in self.target.drain_host_events(rank):
+            if e.kind == "stored":
+                self._host_news.append((rank, e))
+                continue
+            key = self._chains.get(e.key)
+            if key is None or key not in host.cached or host.entry[key] != e.block_id:
+                what = f"a key of host block {e.block_id} that was not there has gone"
+                raise Violation(Family.TIERS, "host_lost", what)
+            gone.append(key)
+        return gone
+
+    def _unchanged(self, rule: str) -> None:
+        super()._unchanged(rule)
+        if self.closed or not self.sees(Capability.EVENTS):
+            return
+        for rank in range(self.config.num_ranks):
+            for e in self.target.drain_host_events(rank):
+                what = f"host block {e.block_id} was {e.kind} by a call that did nothing"
+                raise Violation(Family.ATOMIC_FAILURE, rule, what)
+
+    def _reset_done(self) -> None:
+        super()._reset_done()
+        if self.sees(Capability.EVENTS):
+            for rank in range(self.config.num_ranks):
+                self._host_news += [(rank, e) for e in self.target.drain_host_events(rank) if e.kind == "stored"]
+
     def _behind(self) -> None:
         if not self.closed:
             self._plans()
             self._given_up()
+        for _, e in self._host_news:
+            raise Violation(
+                Family.TIERS, "host_visible", f"host block {e.block_id} can be found, and no copy to it is complete"
+            )
 
     def _shown_transfers(self) -> dict[int, Transfer]:
         ranks = range(self.config.num_ranks)
@@ -320,9 +371,9 @@ class TieredAcceptor(PoolAcceptor):
 
         def explain(_: Any) -> None:
             self._events()
+            copies = [self.pool.copies[name, index] for index, _ in planned]
             self.pool.finish_prefetch(name, num_arrived)
-            if found is not None and not found.is_old:
-                self._entered(found.rank, [block for _, block in planned])
+            self._entered(copies)
             self.counts["fetched"] += num_arrived
             self._let_go()
 

@@ -348,9 +348,10 @@ class TieredPool(RankedPool):
         return planned
 
     def finish_prefetch(self, name: str, num_arrived: int) -> None:
-        """So many of the planned blocks have come, and no more will."""
-        for number, (index, _) in enumerate(self.prefetches.pop(name).planned or []):
-            self.end_copy((name, index), number < num_arrived)
+        """So many of the planned blocks have come, and no more will; what was asked for before a reset is of no use."""
+        prefetch = self.prefetches.pop(name)
+        for number, (index, _) in enumerate(prefetch.planned or []):
+            self.end_copy((name, index), number < num_arrived and not prefetch.is_old)
 
     # -- what was loaded -----------------------------------------------------------------------------------------
 

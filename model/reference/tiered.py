@@ -8,7 +8,7 @@ from typing import Final, Literal
 import numpy as np
 
 from kvspec.model import conformance
-from kvspec.model.conformance import Capability, Context, Form, MisuseError, PoolConfig, Tags, Transfer
+from kvspec.model.conformance import CacheEvent, Capability, Context, Form, MisuseError, PoolConfig, Tags, Transfer
 from kvspec.model.executable import Prefetch, TieredPool
 from kvspec.model.reference.base import check_tokens, keys_of, removed
 from kvspec.model.reference.ranked import OF_POOLS, ModelPoolTarget
@@ -44,6 +44,7 @@ class ModelTieredTarget(ModelPoolTarget):
     ) -> None:
         super().__init__(config, seed=seed, hit_limit=hit_limit, capabilities=capabilities, watch=watch)
         self._host_cells = np.zeros((config.num_ranks, config.num_host_blocks, config.block_size), dtype=np.int64)
+        self._host_known: list[dict[bytes, int]] = [{} for _ in range(config.num_ranks)]
         self._last_copy = 0
 
     # -- sequences -----------------------------------------------------------------------------------------------
@@ -237,6 +238,13 @@ class ModelTieredTarget(ModelPoolTarget):
         """Keys on the host and their blocks."""
         self._part(rank)
         return keys_of(self._pool.hosts()[rank])
+
+    def drain_host_events(self, rank: int = 0) -> Sequence[CacheEvent]:
+        """What became of keys on the host since the last call: the difference to what was known then."""
+        known, now = self._host_known[rank], dict(self.host_cached(rank))
+        self._host_known[rank] = now
+        gone = [CacheEvent("removed", key, block) for key, block in known.items() if now.get(key) != block]
+        return gone + [CacheEvent("stored", key, block) for key, block in now.items() if known.get(key) != block]
 
     def _host_block(self, rank: int) -> int | None:
         """A free block of the host; an idle key gives way if there is none."""
