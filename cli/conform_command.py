@@ -23,7 +23,7 @@ from kvspec.model.conform import (
 from kvspec.model.conform import (
     conform as drive,
 )
-from kvspec.model.conformance import Form
+from kvspec.model.conformance import Form, ManagerType
 from kvspec.model.generator import Kind
 from kvspec.model.operations import Operation
 from kvspec.model.promises import PROMISES, Family
@@ -45,10 +45,14 @@ _COUNTS: Final = (
     "taken", "hits", "published", "evictions", "copies", "forks", "truncations", "preemptions", "refusals", "errors",
     "reads",
 )  # fmt: skip
-_POOL_COUNTS: Final = ("ranks", "trims", "saves", "restores", "states")
+_COUNTS_OF: Final = {
+    Family.RANK: ("ranks", "trims", "saves", "restores", "states"),
+    Family.WINDOW: ("slides",),
+}
+"""What else is counted where something can break a family."""
 _WORDS: Final = {
     "taken": "blocks handed out", "published": "keys published", "ranks": "ranks chosen", "trims": "hits trimmed",
-    "states": "states read",
+    "states": "states read", "slides": "blocks behind a window given back",
 }  # fmt: skip
 
 
@@ -62,7 +66,7 @@ class Trim(StrEnum):
 _OPTION_OF: Final = {
     "num_ranks": "--ranks", "num_single_blocks": "--single", "num_state_slots": "--slots",
     "checkpoint_interval": "--interval", "trim": "--trim", "num_pages": "--pages", "page_size": "--page-size",
-    "num_threads": "--threads",
+    "num_threads": "--threads", "manager_types": "--group",
 }  # fmt: skip
 FAILURES: Final = Path("conform-failures")
 _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
@@ -108,6 +112,14 @@ def conform(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Call from so many threads, in turn.", show_default=False)
     ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BLOCKS,TOKENS[,WINDOW]",
+            help="A group of every composite: blocks, with 0, tokens per block, tokens that a query sees. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Pools without a prefix cache only.")] = False,
     sanitizer: Annotated[bool, typer.Option("--sanitizer", help="Have the target poison freed blocks.")] = False,
     replay: Annotated[
@@ -125,6 +137,7 @@ def conform(
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
     limit = operations if operations is not None or seconds is not None else DEFAULT_OPERATIONS
+    groups = _groups(group or [])
     try:
         options = ConformOptions(
             seed=seed,
@@ -133,7 +146,7 @@ def conform(
             kind=kind,
             num_blocks=blocks,
             block_size=block_size,
-            form=form or _form_of(pool=(ranks, single, slots, interval, trim), pages=(pages, page_size)),
+            form=form or _form_of((ranks, single, slots, interval, trim), (pages, page_size), groups),
             num_ranks=ranks,
             num_single_blocks=single,
             num_state_slots=slots,
@@ -142,6 +155,7 @@ def conform(
             num_pages=pages,
             page_size=page_size,
             num_threads=threads,
+            manager_types=groups or None,
             prefix_cache=not no_cache,
             sanitizer=sanitizer,
         )
@@ -153,9 +167,23 @@ def conform(
     return _finish(target, report, save, result, cases)
 
 
-def _form_of(pool: tuple[object, ...], pages: tuple[object, ...]) -> Form | None:
+def _groups(texts: list[str]) -> tuple[ManagerType, ...]:
+    """The groups of composites, as they are asked for."""
+    found = []
+    for text in texts:
+        numbers = text.split(",")
+        if len(numbers) not in (2, 3) or not all(n.isascii() and n.isdecimal() and len(n) < 20 for n in numbers):
+            fail_input(f"'{text}'", where="--group", expected="BLOCKS,TOKENS or BLOCKS,TOKENS,WINDOW, as in 6,2,4")
+        try:
+            found.append(ManagerType(*map(int, numbers)))
+        except ValueError as error:
+            fail_input(f"'{text}' has {error}", where="--group")
+    return tuple(found)
+
+
+def _form_of(pool: tuple[object, ...], pages: tuple[object, ...], groups: tuple[object, ...]) -> Form | None:
     """What is driven, by what is asked for of it."""
-    asked = {Form.POOLS: pool, Form.PAGES: pages}
+    asked = {Form.POOLS: pool, Form.PAGES: pages, Form.COMPOSITES: groups}
     return next((form for form, given in asked.items() if any(value is not None for value in given)), None)
 
 
@@ -260,10 +288,11 @@ def print_conform(out: Console, name: str, report: ConformReport, saved: Path | 
         f"{name}: {report.operations:,} operations in {report.episodes} pools{end}, seed {options.seed}, "
         f"{options.kind}, {report.seconds:.1f} s, {report.rate:,.0f} operations/s"
     )
-    for counted_in in (_COUNTS, _POOL_COUNTS if any(f.family == Family.RANK for f in report.families) else ()):
+    judged = {f.family for f in report.families}
+    more = [counts for family, counts in _COUNTS_OF.items() if family in judged]
+    for counted_in in (_COUNTS, *more):
         happened = [f"{report.counts.get(c, 0):,} {_WORDS.get(c, c)}" for c in counted_in]
-        if happened:
-            out.print(f"  {', '.join(happened)}")
+        out.print(f"  {', '.join(happened)}")
     out.print(
         f"  pools of up to {report.most_blocks} blocks, blocks of up to {report.longest_block} tokens, "
         f"up to {report.longest_episode:,} operations in one pool"

@@ -170,8 +170,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def num_cells(self) -> int:
         """Token cells of all tiers, groups and physical pages, single blocks and state slots of all ranks together."""
-        units = self.num_single_blocks + self.num_state_slots
-        cells = self.num_pages * self.page_size + sum(kind.num_blocks * kind.block_size for kind in self.manager_types)
+        if self.manager_types:
+            return sum(kind.num_blocks * kind.block_size for kind in self.manager_types)
+        units, cells = self.num_single_blocks + self.num_state_slots, self.num_pages * self.page_size
         return cells + self.num_ranks * ((self.num_blocks + self.num_host_blocks) * self.block_size + units)
 
     @property

@@ -79,7 +79,7 @@ FORMS: Final[Mapping[Form, Trait]] = {
 
 def with_fixed(config: PoolConfig, fixed: Mapping[str, Any]) -> PoolConfig:
     """The config with what is fixed; what is not fixed gives way where both do not go together."""
-    fields = msgspec.structs.asdict(config) | fixed
+    fields = msgspec.structs.asdict(config) | dict(fixed)
     if config.form is Form.PAGES and fields["num_pages"] * fields["page_size"] < fields["block_size"]:
         if "num_pages" not in fixed:
             fields["num_pages"] = -(-fields["block_size"] // fields["page_size"])
@@ -91,7 +91,7 @@ def with_fixed(config: PoolConfig, fixed: Mapping[str, Any]) -> PoolConfig:
         sizes = {name: fixed[name] for name in ("num_blocks", "block_size") if name in fixed}
         if "manager_types" not in fixed:
             fields["manager_types"] = tuple(msgspec.structs.replace(kind, **sizes) for kind in config.manager_types)
-        fields |= largest(fields["manager_types"])
+        fields["num_blocks"], fields["block_size"] = largest(fields["manager_types"])
     return PoolConfig(**fields)
 
 

@@ -30,15 +30,15 @@ _RELIEF: Final = table(preempt=26, deallocate=18, abort=10, allocate=26, accept=
 def composite_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
     """One to three groups with few blocks, of full attention or a window: shorter than a block, as long, or longer."""
     kinds = tuple(_kind(source) for _ in range(source.choice((1, 1, 2, 2, 2, 3))))
-    return PoolConfig(**largest(kinds), enable_prefix_cache=False, sanitizer=sanitizer, manager_types=kinds)
+    blocks, size = largest(kinds)
+    return PoolConfig(
+        num_blocks=blocks, block_size=size, enable_prefix_cache=False, sanitizer=sanitizer, manager_types=kinds
+    )
 
 
-def largest(kinds: Sequence[ManagerType]) -> dict[str, int]:
-    """What a config says in front of its groups: of how many blocks, and of how long ones, they are at most."""
-    return {
-        "num_blocks": max(kind.num_blocks for kind in kinds),
-        "block_size": max(kind.block_size for kind in kinds),
-    }
+def largest(kinds: Sequence[ManagerType]) -> tuple[int, int]:
+    """What a config says in front of its groups: of how many blocks they are at most, and how long these are."""
+    return max(kind.num_blocks for kind in kinds), max(kind.block_size for kind in kinds)
 
 
 def _kind(source: Source) -> ManagerType:

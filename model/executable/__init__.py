@@ -1,7 +1,7 @@
 """The executable model: the state of a chapter, and for each operation the program of events that it is.
 
-`Pool` stands for one manager (chapter `sequences`), `RankedPool` for a pool of ranks (chapter `pool`), `GroupedPool` for
-a composite (chapter `composite`), and so on. Every free choice (which block, which victim, which rank) is the
+`Pool` stands for one manager (chapter `sequences`), `RankedPool` for a pool of ranks (chapter `pool`), `GroupedPool`
+for a composite (chapter `composite`), and so on. Every free choice (which block, which victim, which rank) is the
 caller's.
 """
 
