@@ -11,8 +11,9 @@ import pytest
 
 from kvspec.model.compiled import Compiled, InvariantError, StepError
 from kvspec.model.concrete import ABSENT, NotEnabled, State, Structure, Variant, evaluate, fire
-from kvspec.model.conformance import Context
-from kvspec.model.world import NOTHING, Chain, Chains
+from kvspec.model.conformance import Context, ManagerType, PoolConfig
+from kvspec.model.world import NOTHING, Chain, Chains, group_statics
+from kvspec.spec.composite import Composite
 from kvspec.spec.language import (
     Bool,
     Chapter,
@@ -23,6 +24,7 @@ from kvspec.spec.language import (
     Set,
     SpecError,
     event,
+    exists,
     forall,
     implies,
     init,
@@ -34,6 +36,9 @@ from kvspec.spec.language import (
 from kvspec.spec.language.terms import MapSort, Path, SetSort
 from kvspec.spec.sequences import Sequences
 from kvspec.spec.sorts import Index
+
+FORGETFUL = ("begin", "stage", "commit", "slide", "accept", "take_back", "shorten", "left")
+"""Events of chapter `composite` whose requirements may be forgotten: nothing they do has no meaning then."""
 
 BLOCKS, SEQS, PLACES, PINS = 4, ["a", "b"], 2, ["p"]
 
@@ -185,6 +190,42 @@ def test_invariants_on_what_was_touched_agree_with_all_of_them(seed: int) -> Non
     assert seen["broken"] > 20
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_in_a_chapter_with_statements_inside_statements(seed: int) -> None:
+    """Composites, with whatever requirement forgotten: what a call has taken is said of the tables of all groups."""
+    rng = random.Random(seed)
+    kinds = (ManagerType(4, 1, window=2), ManagerType(4, 2))
+    chapter = Chapter(Composite)
+    for name in chapter.event_names:
+        guards = chapter.event(name).requires
+        chapter.event(name).requires = guards[: rng.randrange(len(guards) + 1)] if name in FORGETFUL else guards
+    carriers = {"Group": [0, 1], "Block": [0, 1, 2, 3], "Seq": SEQS, "Index": [0, 1, 2, 3], "Token": [0, 1, 2, 3, 4]}
+    config = PoolConfig(num_blocks=2, block_size=1, enable_prefix_cache=False, manager_types=kinds)
+    machine = Compiled(chapter, group_statics(config), {k: (lambda v=v: v) for k, v in carriers.items()})
+    machine.load(machine.state | {("groups", "manager_type"): dict(enumerate(kinds))})
+    broken = taken = 0
+    for _ in range(6000):
+        keep = {p: v.copy() for p, v in machine.state.items()}
+        for path, value in keep.items():
+            if isinstance(value, dict):
+                keep[path] = {k: set(x) if isinstance(x, set) else x for k, x in value.items()}
+        name = rng.choice(chapter.event_names)
+        found = set()
+        try:
+            machine.events[name](*arguments(chapter, name, carriers, rng))
+        except StepError:
+            continue
+        except InvariantError as error:
+            found = {error.broken.statement.name}
+        false = {b.statement.name for b in machine.sweep()}
+        assert found <= false and bool(found) == bool(false), (name, found, false)
+        taken += not false
+        broken += bool(false)
+        if false:
+            machine.load(keep)
+    assert taken > 300 and broken > 50
+
+
 # -- rules for all keys at once ----------------------------------------------------------------------------------------
 
 
@@ -279,3 +320,67 @@ def test_what_is_said_of_all_places_up_to_one_asks_for_these_and_that_one() -> N
         with pytest.raises(StepError):
             machine.events["move"](place)
     assert machine.state[("last",)] == [1]
+
+
+class Row(Machine):
+    """Things in a row; it is known which are in it."""
+
+    known: Set[Thing]
+    end: Index
+    row: Map[Index, Thing]
+
+    @init
+    def start(self) -> None:
+        self.known.clear()
+        self.end = Index.zero()
+
+    @event
+    def know(self, thing: Thing) -> None:
+        """A thing is known to be there."""
+        self.known.add(thing)
+
+    @event
+    def put(self, place: Index, thing: Thing) -> None:
+        """A thing stands at a place."""
+        self.row[place] = thing
+
+    @event
+    def grow(self) -> None:
+        """The row has one place more."""
+        self.end = self.end.next()
+
+    @invariant("what is known is what stands somewhere in the row")
+    def known_there(self) -> Bool:
+        return forall(
+            Thing,
+            lambda x: self.known.has(x) == exists(Index, lambda i: (i < self.end) & (self.row[i] == x)),
+        )
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("know", "x")], [("put", 0, "x"), ("grow",)], [("put", 0, "x")], [("put", 0, "y"), ("put", 0, "x"), ("grow",)],
+        [("put", 1, "x"), ("put", 0, "x"), ("grow",)],
+    ],
+)  # fmt: skip
+def test_a_statement_inside_a_statement_is_asked_for_what_an_event_wrote(steps: list[tuple[Any, ...]]) -> None:
+    machine = Compiled(Chapter(Row), {}, {"Thing": lambda: ["x", "y"]})
+    for name, *args in steps:
+        found = False
+        try:
+            machine.events[name](*args)
+        except InvariantError:
+            found = True
+        assert found == bool(machine.sweep())
+
+
+def test_what_stands_in_a_row_can_be_overwritten_unless_it_is_known() -> None:
+    machine = Compiled(Chapter(Row), {}, {"Thing": lambda: ["x", "y"]})
+    for name, *args in (("put", 0, "x"), ("put", 1, "y")):
+        machine.events[name](*args)
+    machine.load({("known",): {"x"}, ("end",): [1], ("row",): {0: "x", 1: "y"}})
+    assert not machine.sweep()
+    machine.events["put"](1, "x")
+    with pytest.raises(InvariantError, match="known_there"):
+        machine.events["put"](0, "y")
