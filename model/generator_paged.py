@@ -9,6 +9,7 @@ import msgspec
 
 import kvspec.model.operations as ops
 from kvspec.model.conformance import PoolConfig
+from kvspec.model.executable import PagedPool
 from kvspec.model.generator import Generator, Source, pool_config
 from kvspec.model.operations import AnyOperation
 
@@ -18,16 +19,20 @@ def paged_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
     them. Mostly there are fewer physical pages than blocks need."""
     config = pool_config(source, sanitizer=sanitizer)
     size, tokens = config.block_size, config.block_size * config.num_blocks
-    page = source.choice((size, 2 * size, 3 * size, max(1, size // 2), 1, 2, 3, size + 1, size + 1, 2 * size + 1))
+    whole = (size, 2 * size, 1, max(1, size // 2))
+    page = source.choice((*whole, size + 1, size + 1, size + 2, max(1, 2 * size - 1), 2 * size + 1))
     least, most = -(-size // page), -(-tokens // page)
     few = min(most, least + source.choice((0, 1, 1, 1, 2, 2, 3, 5)))
     pages = few if source.chance(0.8) else most + source.integer(0, 1)
     return msgspec.structs.replace(config, num_pages=pages, page_size=page)
 
 
-_RECLAIM_RATE: Final = 0.06
+_RECLAIM_RATE: Final = 0.08
 _REFUSED_RATE: Final = 0.2
 """How often pages are reclaimed; more often when something was refused."""
+
+_EDGE_RATE: Final = 0.4
+"""How often all is asked for that can be had, and no more."""
 
 
 class PagedGenerator(Generator):
@@ -37,6 +42,8 @@ class PagedGenerator(Generator):
         config: PoolConfig = args[1]
         there = config.num_pages * config.page_size // config.block_size
         super().__init__(*args, **{"measure": min(config.num_blocks - 1, there)} | options)
+        assert isinstance(self.pool, PagedPool)
+        self._pages: PagedPool = self.pool
         self._failure_rate = self.source.choice((0.0, 0.03, 0.1))
 
     def _valid(self) -> AnyOperation:
@@ -46,6 +53,25 @@ class PagedGenerator(Generator):
         if source.chance(_REFUSED_RATE if self._refused else _RECLAIM_RATE):
             return self._reclaim(source.integer(0, 3))
         return super()._valid()
+
+    def _start(self) -> AnyOperation:
+        """Some prompts are as long as there is room for."""
+        operation = super()._start()
+        if not self.source.chance(_EDGE_RATE) or not isinstance(operation, ops.Start):
+            return operation
+        tokens = self._tokens(self._most_blocks() * self.config.block_size)
+        return msgspec.structs.replace(operation, tokens=tokens)
+
+    def _step(self, seq: str) -> AnyOperation:
+        """Some calls for room ask for all that can be had."""
+        operation = super()._step(seq)
+        if not isinstance(operation, ops.Allocate) or not self.source.chance(_EDGE_RATE):
+            return operation
+        room = (self.pool.size(seq) + self._most_blocks()) * self.config.block_size
+        return ops.Allocate(seq, min(room, len(self.pool.requests[seq].tokens)))
+
+    def _most_blocks(self) -> int:
+        return len(self._pages.can_be_had()) + self._pages.reclaimable
 
     def _reclaim(self, num_pages: int) -> AnyOperation:
         return ops.Reclaim(num_pages)
