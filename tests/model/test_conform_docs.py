@@ -13,8 +13,17 @@ import pytest
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
 from kvspec.model import acceptor
-from kvspec.model.conformance import METHODS_OF, PoolTarget
-from kvspec.model.promises import CHAPTER, CHECKS, POOL_STEP_FAMILIES, PROMISES, STEP_FAMILIES, Family
+from kvspec.model.conformance import METHODS_OF, CompositeTarget, PoolTarget
+from kvspec.model.promises import (
+    CHAPTER,
+    CHECKS,
+    COMPOSITE_CHAPTER,
+    COMPOSITE_STEP_FAMILIES,
+    POOL_STEP_FAMILIES,
+    PROMISES,
+    STEP_FAMILIES,
+    Family,
+)
 from kvspec.spec import load
 from kvspec.spec.language import Chapter
 from kvspec.spec.pool import Pool
@@ -22,7 +31,7 @@ from kvspec.spec.pool import Pool
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "conform.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
 COMMANDS = re.findall(r"\$ kvspec (conform plain:.*)", DOCS)
-SEEN = ("8 families, 7 not observed", "11 families, 7 not observed")
+SEEN = ("8 families, 7 not observed", "11 families, 7 not observed", "10 families, 4 not observed")
 
 
 @pytest.fixture
@@ -33,7 +42,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plain.py"
 
 
-@pytest.mark.parametrize(("command", "seen"), list(zip(COMMANDS, SEEN, strict=True)), ids=("manager", "pool"))
+@pytest.mark.parametrize(
+    ("command", "seen"), list(zip(COMMANDS, SEEN, strict=True)), ids=("manager", "pool", "composite")
+)
 def test_the_examples_hold(file: Path, command: str, seen: str, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("\n\n".join(EXAMPLES), encoding="utf-8")
     assert run(command.split()) == Exit.HOLDS
@@ -41,7 +52,7 @@ def test_the_examples_hold(file: Path, command: str, seen: str, capsys: pytest.C
 
 
 def test_the_examples_are_short() -> None:
-    for example, most in zip(EXAMPLES, (100, 130), strict=True):
+    for example, most in zip(EXAMPLES, (100, 130, 90), strict=True):
         assert len(example.splitlines()) < most
 
 
@@ -62,6 +73,38 @@ def test_a_mistake_in_the_pool_is_found(
     file.write_text(text.replace(line, instead), encoding="utf-8")
     assert run(COMMANDS[1].split()) == Exit.VIOLATED
     assert f"VIOLATED {rule}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "rule"),
+    [
+        ("- kind.window + 1, 0)", "- kind.window + 2, 0)", "window/slide"),
+        ("        self._slide(seq)\n", "", "window/refused_in_window"),
+        ("table[max(places, gone) :]", "table[places:]", "partition/"),
+        ("any(many > len(free)", "all(many > len(free)", "misuse/crash"),
+        ("        self.accepted[seq] = 0\n\n    def released", "\n    def released", "misuse/"),
+    ],
+)
+def test_a_mistake_in_the_composite_is_found(
+    file: Path, line: str, instead: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n\n".join(EXAMPLES)
+    assert text.count(line) == 1
+    file.write_text(text.replace(line, instead), encoding="utf-8")
+    assert run(COMMANDS[2].split()) == Exit.VIOLATED
+    assert f"VIOLATED {rule}" in capsys.readouterr().out
+
+
+def test_the_arguments_of_groups_are_those_of_the_protocol() -> None:
+    said = DOCS[DOCS.index("- A table for each group of") : DOCS.index("take one more argument, `group=0`")]
+    taking = {n for n, f in inspect.getmembers(CompositeTarget, inspect.isfunction) if group_of(f) == 0}
+    assert set(re.findall(r"`(\w+)\(\)`", said)) == taking
+
+
+def group_of(method: Any) -> Any:
+    """The default of its argument `group`; None if it has no such argument."""
+    group = inspect.signature(method).parameters.get("group")
+    return None if group is None else group.default
 
 
 def test_the_arguments_of_ranks_are_those_of_the_protocol() -> None:
@@ -92,6 +135,7 @@ def test_every_rule_has_a_sentence() -> None:
     assert {a or b for a, b in named} == set(CHECKS)
     assert set(STEP_FAMILIES) <= set(load(CHAPTER).event_names)
     assert set(POOL_STEP_FAMILIES) <= set(Chapter(Pool).event_names)
+    assert set(COMPOSITE_STEP_FAMILIES) <= set(load(COMPOSITE_CHAPTER).event_names)
 
 
 @pytest.mark.parametrize("family", Family)
