@@ -33,8 +33,8 @@ class PagedAcceptor(Acceptor):
         if not self.sees(Capability.PAGES):
             raise TargetError(f"lacks the capability {Capability.PAGES}, without which it cannot be judged")
         self._looked = 0
-        self._came: set[int] = set()
-        self._gone: set[int] = set()
+        self._come: set[int] = set()
+        self._left: set[int] = set()
         self._failing: deque[bool] = deque()
         self._failed = False
         """A mapping has failed before one that was done in the call that is explained, or before the call."""
@@ -50,7 +50,7 @@ class PagedAcceptor(Acceptor):
 
         def explain(unmapped: int) -> None:
             self._look()
-            gone = len(self._gone)
+            gone = len(self._left)
             self._events()
             self._follow(strict=True)
             self.counts["reclaimed"] += gone
@@ -93,9 +93,9 @@ class PagedAcceptor(Acceptor):
             return
         self._looked = self.number
         shown, known = self._shown_pages(), self.pool.mapped
-        self._came, self._gone = shown - known, known - shown
-        self.counts["mapped"] += len(self._came)
-        mapped, failed = len(self._came), 0
+        self._come, self._left = shown - known, known - shown
+        self.counts["mapped"] += len(self._come)
+        mapped, failed = len(self._come), 0
         while mapped and self._failing:
             fails = self._failing.popleft()
             failed += fails
@@ -114,12 +114,12 @@ class PagedAcceptor(Acceptor):
     def _follow(self, strict: bool = False) -> None:
         """Explain what came and went; strictly, or as far as it can be explained yet."""
         self._look()
-        for page in sorted(self._gone):
+        for page in sorted(self._left):
             self._unmapped(page, strict)
-        for page in sorted(self._came):
+        for page in sorted(self._come):
             if strict or self.pool.frames:
                 self.pool.map(page)
-                self._came.discard(page)
+                self._come.discard(page)
 
     def _unmapped(self, page: int, strict: bool) -> None:
         if self._hides:
@@ -131,7 +131,7 @@ class PagedAcceptor(Acceptor):
             if strict:
                 raise
         else:
-            self._gone.discard(page)
+            self._left.discard(page)
 
     def _take(self, seq: str, block: int) -> None:
         self._follow()
