@@ -62,7 +62,7 @@ class Eager(ModelPagedTarget):
 
 def test_pages_may_come_and_go_in_any_call() -> None:
     report = conform(Eager, ConformOptions(operations=3000, form=Form.PAGES), pools=POOLS)
-    assert report.violation is None and report.counts["mapped"] > 200
+    assert report.violation is None and report.counts["mapped"] > 100
 
 
 # -- what is not -------------------------------------------------------------------------------------------------------
