@@ -97,7 +97,7 @@ def _of_obligation(name: str) -> list[Entry]:
 
 def _promised(name: str) -> list[Entry]:
     """The family of that name; with a rule that is an event or invariant of the specification, that too."""
-    from kvspec.model.promises import CHAPTER, CHECKS, Family
+    from kvspec.model.promises import CHAPTER, CHECKS, STEPS_OF, Family
 
     family, slash, rule = name.partition("/")
     if family not in frozenset(Family):
@@ -106,7 +106,8 @@ def _promised(name: str) -> list[Entry]:
             fail_input(f"there is no family '{family}'", expected=expected)
         return []
     inside = [e for e in _entries() if slash and e.name == rule.rpartition(".")[2]]
-    entries = [e for e in inside if e.chapter == CHAPTER] or inside[:1]
+    judged = [chapter for chapter, steps in STEPS_OF.items() if steps.get(rule) == family] or [CHAPTER]
+    entries = [e for e in inside if e.chapter in judged] or inside[:1]
     if slash and not entries and rule not in CHECKS:
         near = difflib.get_close_matches(rule, [*CHECKS, *(e.name for e in _entries())], n=3)
         expected = f"perhaps {' or '.join(near)}" if near else "a rule of kvspec conform"

@@ -223,3 +223,12 @@ COMPOSITE_STEP_FAMILIES: Final = {
     "slide": Family.WINDOW,
     "give_back": Family.HOLDERS,
 }
+
+STEPS_OF: Final[Mapping[str, Mapping[str, Family]]] = {
+    CHAPTER: STEP_FAMILIES,
+    POOL_CHAPTER: POOL_STEP_FAMILIES,
+    TIER_CHAPTER: TIER_STEP_FAMILIES,
+    PAGE_CHAPTER: PAGE_STEP_FAMILIES,
+    COMPOSITE_CHAPTER: COMPOSITE_STEP_FAMILIES,
+}
+"""The events of each chapter by which a target is judged, and what is broken where one of them is not allowed."""
