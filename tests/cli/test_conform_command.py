@@ -195,6 +195,13 @@ def test_a_pool_that_suits_the_target(capsys: pytest.CaptureFixture[str]) -> Non
         (["model", "--single", "1000000000"], "expected at most 1048576 on all ranks together"),
         (["model", "--ranks", "1000", "--blocks", "1000", "--block-size", "2"], "a pool of 2002000 cells"),
         (["model", "--blocks", "100000000"], "a pool of 100000000 cells"),
+        (["model", "--group", "6"], "--group: '6', expected BLOCKS,TOKENS or BLOCKS,TOKENS,WINDOW"),
+        (["model", "--group", "6,2,x"], "--group: '6,2,x', expected"),
+        (["model", "--group", "1,2"], "--group: '1,2' has num_blocks: 1, expected at least 2"),
+        (["model", "--group", "6,2,0"], "--group: '6,2,0' has window: 0, expected at least 1"),
+        (["model", "--group", "6,2", "--blocks", "4"], "--group: with num_blocks or block_size, expected either"),
+        (["model", "--group", "6,2", "--form", "pools"], "--group: 1 groups, expected none where only pools"),
+        (["model", "--group", "99999,99"], "a pool of 9899901 cells"),
         (["model", "--form", "managers", "--ranks", "2"], "--ranks: 2, expected none where only managers are driven"),
         (["model", "--form", "managers", "--trim", "deepest"], "--trim: deepest, expected none"),
         (["model", "--blocks", "1"], "--blocks"),
@@ -228,3 +235,21 @@ def test_an_interruption_leaves_what_there_is(tmp_path: Path) -> None:
     assert "(interrupted)" in out and "Traceback" not in err
     body = json.loads((tmp_path / "o.json").read_text())
     assert not body["complete"] and body["report"]["interrupted"] and body["report"]["operations"] > 0
+
+
+def test_the_groups_of_composites_can_be_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    options = ["--group", "6,2,4", "--group", "9,3", "--operations", "1500", "--json", str(report)]
+    assert run(["conform", "model", *options]) == Exit.HOLDS
+    shown = capsys.readouterr().out
+    assert "pools of up to 9 blocks, blocks of up to 3 tokens" in shown
+    assert " blocks behind a window given back\n" in shown and "rank " not in shown
+    families = {f["family"]: f["verdict"] for f in json.loads(report.read_bytes())["report"]["families"]}
+    assert families["window"] == families["units"] == "holds" and "key" not in families
+
+
+@pytest.mark.parametrize("target", ["torch", "model", "composite"])
+def test_composites_are_driven_by_name(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--form", "composites", "--blocks", "4", "--block-size", "3", "--operations", "300"]
+    assert run(["conform", target, *options]) == Exit.HOLDS
+    assert "pools of up to 4 blocks, blocks of up to 3 tokens" in capsys.readouterr().out

@@ -80,6 +80,9 @@ checks = st.one_of(
     st.builds(la.Mapped, counts),
     st.builds(la.Evicted, counts),
     *(st.builds(kind, names, counts) for kind in (la.Hit, la.Blocks, la.Computed, la.State)),
+    *(st.builds(kind, names, counts, st.none() | counts) for kind in (la.Blocks, la.Released)),
+    *(st.builds(kind, counts, st.none(), counts) for kind in (la.Free, la.Used)),
+    st.builds(la.References, names, counts, counts, counts),
     st.builds(la.OnRank, names, st.none() | counts),
     st.builds(la.Waiting, names),
     *(st.builds(kind, names, names, counts) for kind in (la.Shared, la.Apart)),
@@ -123,7 +126,9 @@ def suits(item: Operation | la.Check, config: PoolConfig) -> bool:
     return all(
         config.form in forms
         for kinds, forms, _ in OF_FORMS
-        if isinstance(item, kinds) or (ops.Save in kinds and getattr(item, "rank", None))
+        if isinstance(item, kinds)
+        or (ops.Save in kinds and getattr(item, "rank", None))
+        or (ops.Accept in kinds and getattr(item, "group", None) is not None)
     )
 
 
@@ -213,6 +218,13 @@ BROKEN = [
     ("pool 4 block 2 single 3\nevict 1 rank x", (2, 14), "found 'x'", "a number"),
     ("pool 4 block 2\nstart a\nsave a", (3, 1), "'save a' where a manager", "'single N'"),
     ("pool 4 block 2\nevict 1 rank 1", (2, 1), "'evict 1 rank 1' where", "a pool"),
+    ("pool 4 block 2\naccept a 1", (2, 1), "'accept a 1' where a manager", "a composite"),
+    ("pool 4 block 2\nexpect free 1 group 0", (2, 1), "'expect free 1 group 0' where", "a composite"),
+    ("pool 4 block 2 single 3\nexpect released a 0", (2, 1), "'expect released a 0' where", "a composite"),
+    ("pool 4 block 2 no-cache group 4 block 2\nexpect free 1 group x", (2, 21), "found 'x'", "a number"),
+    ("pool 4 block 2 no-cache group 4 block 2\nexpect free 1 rank 1", (2, 1), "'expect free 1 rank 1' where", "a pool"),
+    ("pool 4 block 2 no-cache group 4 block 0", (1, 25), "'block_size' of a group is 0", "at least 1"),
+    ("pool 4 block 2 group 4 block 2", (1, 1), "a composite", "no prefix cache"),
     ("pool 4 block 2\nexpect slots 2", (2, 1), "'expect slots 2' where", "a pool"),
     ("pool 4 block 2 single 3\nexpect saved", (2, 1), "a check of what was done", "before it"),
     ("pool 4 block 2\nalocate a 3", (2, 1), "found 'alocate'", "an operation (abort, accept, allocate"),
