@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import kvspec.model.operations as ops
+from kvspec.impl.composite_target import TorchCompositeTarget
 from kvspec.model.acceptor import CompositeAcceptor, judge_of
 from kvspec.model.conform import ConformOptions, ConformReport, Replayer, conform
 from kvspec.model.conformance import (
@@ -25,6 +26,7 @@ from kvspec.model.pools import Pools
 from kvspec.model.promises import Violation
 from kvspec.model.reference import ModelCompositeTarget, ModelTarget, model_target
 from kvspec.model.reference.grouped import OF_COMPOSITES
+from kvspec.model.scenario import parse_scenario, run_scenario
 from kvspec.model.shrink import Case, shrink
 
 POOLS = Pools()
@@ -361,6 +363,53 @@ def test_a_violation_says_in_which_group() -> None:
     judge = judged(lying(free_count=lambda n, _, *g: in_last(n, n + 1, g)))
     with pytest.raises(Violation, match="in group 1, the target counts 9 free blocks, there are 8"):
         do(judge, ops.Start("a", (1,)))
+
+
+# -- scenarios --------------------------------------------------------------------------------------------------------
+
+TEXT = """pool 2 block 1 no-cache group 4 block 2 window 3 group 9 block 3
+start a 0..8
+allocate a 6
+write a 6
+accept a 4
+allocate a 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "found"),
+    [
+        ("released a 1", None), ("released a 0 group 1", None), ("blocks a 3", None), ("blocks a 3 group 1", None),
+        ("free 5", None), ("free 0 group 0", None), ("free 5 group 1", None), ("used 3 group 0", None),
+        ("references a 1 1", None), ("references a 0 1 group 1", None), ("computed a 6", None),
+        ("released a 2", "found 1"), ("blocks a 4", "found 3"), ("free 1 group 0", "found 0"),
+        ("references a 0 1", "nothing to look at (a has no block 0)"),
+        ("references a 4 1", "nothing to look at (a has no block 4)"),
+        ("free 1 group 2", "nothing to look at (there is no group 2)"),
+        ("blocks a 1 group 2", "nothing to look at"), ("released b 0", "nothing to look at (b is unknown)"),
+        ("apart a a 0", "a has no block 0"), ("keys 0", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("target", [ModelCompositeTarget, TorchCompositeTarget])
+def test_checks_look_at_groups(target: Any, check: str, found: str | None) -> None:
+    result = run_scenario(parse_scenario(f"{TEXT}expect {check}\n"), target, POOLS)
+    if found is None:
+        assert result.verdict in ("passed", "not observed"), result.last
+    else:
+        assert result.verdict == "failed" and found in result.last.outcome
+
+
+def test_a_failing_check_shows_every_group() -> None:
+    result = run_scenario(parse_scenario(f"{TEXT}expect free 7 group 0\n"), ModelCompositeTarget, POOLS)
+    tables = "a: group 0: 1 released, blocks 2 3 1; group 1: blocks 1 2 3; 6 of 9 tokens computed"
+    assert result.last.before == ["free none in group 0", "free 4..8 in group 1", f"{tables}, 4 accepted"]
+    assert result.last.after == [
+        "free none in group 0",
+        "used: 3 blocks in group 0",
+        "free 4..8 in group 1",
+        "used: 3 blocks in group 1",
+        tables,
+    ]
 
 
 # -- shrinking --------------------------------------------------------------------------------------------------------
