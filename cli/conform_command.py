@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,6 +24,7 @@ from kvspec.model.conform import (
     conform as drive,
 )
 from kvspec.model.conformance import Form, ManagerType
+from kvspec.model.forms import FORMS
 from kvspec.model.generator import Kind
 from kvspec.model.operations import Operation
 from kvspec.model.promises import PROMISES, Family
@@ -48,11 +49,13 @@ _COUNTS: Final = (
 _COUNTS_OF: Final = {
     Family.RANK: ("ranks", "trims", "saves", "restores", "states"),
     Family.WINDOW: ("slides",),
+    Family.TIERS: ("offloads", "loads", "fetched", "copied", "copies failed", "tokens loaded", "host evictions"),
 }
 """What else is counted where something can break a family."""
 _WORDS: Final = {
     "taken": "blocks handed out", "published": "keys published", "ranks": "ranks chosen", "trims": "hits trimmed",
-    "states": "states read", "slides": "blocks behind a window given back",
+    "fetched": "blocks from a store", "copied": "copies done", "states": "states read",
+    "slides": "blocks behind a window given back",
 }  # fmt: skip
 
 
@@ -66,14 +69,14 @@ class Trim(StrEnum):
 _OPTION_OF: Final = {
     "num_ranks": "--ranks", "num_single_blocks": "--single", "num_state_slots": "--slots",
     "checkpoint_interval": "--interval", "trim": "--trim", "num_pages": "--pages", "page_size": "--page-size",
-    "num_threads": "--threads", "manager_types": "--group",
+    "num_threads": "--threads", "manager_types": "--group", "num_host_blocks": "--host-blocks",
 }  # fmt: skip
 FAILURES: Final = Path("conform-failures")
 _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
 
 
 def conform(
-    target: Annotated[str, typer.Argument(help="torch, pool, model, or package.module:attribute.")],
+    target: Annotated[str, typer.Argument(help="torch, model, one of its parts, or package.module:attribute.")],
     seed: Annotated[int, typer.Option(help="The same seed gives the same operations.")] = 0,
     operations: Annotated[
         int | None,
@@ -104,6 +107,9 @@ def conform(
         int | None, typer.Option(min=0, help="Tokens between places for checkpoints.", show_default=False)
     ] = None,
     trim: Annotated[Trim | None, typer.Option(help="What is kept of a hit.", show_default=False)] = None,
+    host_blocks: Annotated[
+        int | None, typer.Option(min=2, help="Host blocks of each rank, with 0 (padding).", show_default=False)
+    ] = None,
     pages: Annotated[
         int | None,
         typer.Option(min=1, help="Physical pages, of managers whose pages are mapped on demand.", show_default=False),
@@ -137,7 +143,17 @@ def conform(
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
     limit = operations if operations is not None or seconds is not None else DEFAULT_OPERATIONS
-    groups = _groups(group or [])
+    sizes: dict[str, Any] = {
+        "num_ranks": ranks,
+        "num_single_blocks": single,
+        "num_state_slots": slots,
+        "checkpoint_interval": interval,
+        "trim": None if trim is None else trim.value,
+        "num_host_blocks": host_blocks,
+        "num_pages": pages,
+        "page_size": page_size,
+        "manager_types": _groups(group or []) or None,
+    }
     try:
         options = ConformOptions(
             seed=seed,
@@ -146,16 +162,9 @@ def conform(
             kind=kind,
             num_blocks=blocks,
             block_size=block_size,
-            form=form or _form_of((ranks, single, slots, interval, trim), (pages, page_size), groups),
-            num_ranks=ranks,
-            num_single_blocks=single,
-            num_state_slots=slots,
-            checkpoint_interval=interval,
-            trim=None if trim is None else trim.value,
-            num_pages=pages,
-            page_size=page_size,
+            form=form or _form_of(sizes),
+            **sizes,
             num_threads=threads,
-            manager_types=groups or None,
             prefix_cache=not no_cache,
             sanitizer=sanitizer,
         )
@@ -181,10 +190,16 @@ def _groups(texts: list[str]) -> tuple[ManagerType, ...]:
     return tuple(found)
 
 
-def _form_of(pool: tuple[object, ...], pages: tuple[object, ...], groups: tuple[object, ...]) -> Form | None:
+def _form_of(given: dict[str, object]) -> Form | None:
     """What is driven, by what is asked for of it."""
-    asked = {Form.POOLS: pool, Form.PAGES: pages, Form.COMPOSITES: groups}
-    return next((form for form, given in asked.items() if any(value is not None for value in given)), None)
+    asked = {name for name, value in given.items() if value is not None}
+    if not asked:
+        return None
+    form = next((form for form, trait in FORMS.items() if asked <= {*trait.options}), None)
+    if form is None:
+        where = ", ".join(_OPTION_OF[name] for name in sorted(asked))
+        fail_input("given together", where=where, expected="options of one form")
+    return form
 
 
 def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:

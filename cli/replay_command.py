@@ -21,8 +21,8 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import OF_FORMS, drivable, load_target
-from kvspec.model.conformance import PoolConfig
+from kvspec.cli.targets import drivable, load_target
+from kvspec.model.conformance import ManagerType, PoolConfig
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
 from kvspec.model.plot import draw_replay
@@ -35,11 +35,16 @@ MAX_BUILT_IN = 1_000_000
 MAX_CELLS = 2**31
 """Blocks times tokens per block, at most: a pool of that size takes all that most machines have."""
 
-TARGET_HELP = "torch, model, or package.module:attribute: one manager. --worker has a pool of its own."
+MAX_SINGLE = 4096
+"""Single blocks of each rank in a pool of ranks: more requests than that never run at once."""
+
+TARGET_HELP = "torch, model, or package.module:attribute. --worker has a pool of its own."
 
 
-WORKER_ONLY = ("divide", "slots", "interval", "trim", "ranks")
-MANAGER_ONLY = ("target", "sweep_steps", "plot")
+WORKER_ONLY = ("divide", "slots", "interval", "trim")
+MANAGER_ONLY = (
+    "target", "sweep_steps", "plot", "host_blocks", "fail_copies", "window", "pages", "page_size", "threads",
+)  # fmt: skip
 """Options that mean something with --worker only, and without it only."""
 
 
@@ -62,7 +67,22 @@ def replay(
     slots: Annotated[int, typer.Option(help="With --worker: state slots, padding included; at least 2.")] = 400,
     interval: Annotated[int, typer.Option(help="With --worker: tokens between checkpoints, once divided.")] = 64,
     trim: Annotated[str, typer.Option(help="With --worker: contiguous or deepest.")] = "contiguous",
-    ranks: Annotated[int, typer.Option(help="With --worker: data-parallel ranks, each with such a pool.")] = 1,
+    ranks: Annotated[int, typer.Option(min=1, help="Data-parallel ranks, each with such a pool.")] = 1,
+    host_blocks: Annotated[int, typer.Option(min=0, help="Host blocks of each rank; 0: no host tier.")] = 0,
+    fail_copies: Annotated[
+        int, typer.Option(min=0, help="Every so many-th copy between the tiers fails; 0: none.")
+    ] = 0,
+    window: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0,
+            help="A composite: a group with this window, or 0 for full attention. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    pages: Annotated[int, typer.Option(min=0, help="Physical pages that are mapped on demand; 0: all is there.")] = 0,
+    page_size: Annotated[int, typer.Option(min=1, help="With --pages: tokens per page.")] = 64,
+    threads: Annotated[int, typer.Option(min=1, help="Call the manager from so many threads, in turn.")] = 1,
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
@@ -76,10 +96,9 @@ def replay(
         sizes = Sizes(divide, blocks, block_size, slots, interval, trim, ranks, step_ms, max_running)
         result = JsonFile(json, force=force)
         return replay_worker(workload, read_workload(workload, requests, seed), sizes, result)
-    if target in {name for others in OF_FORMS.values() for name in others.values()}:
-        expected = "one manager, such as torch, or --worker"
-        fail_input(f"'{target}' is a pool of ranks", where="--target", expected=expected)
-    config, options = _settings(blocks, block_size, step_ms, max_running)
+    _check_pool(blocks, block_size)
+    config = _config(blocks, block_size, ranks, host_blocks, window or [], pages, page_size, threads)
+    options = _options(step_ms, max_running, fail_copies)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
     all_different(result, picture)
     wanted = read_workload(workload, requests, seed)
@@ -129,11 +148,39 @@ def _check_given(context: typer.Context, worker: bool) -> None:
         fail_input("given without --worker", where=where, expected="beside it")
 
 
-def _settings(blocks: int, block_size: int, step_ms: int, max_running: int | None) -> tuple[PoolConfig, ReplayOptions]:
-    _check_pool(blocks, block_size)
+def _config(
+    blocks: int,
+    block_size: int,
+    ranks: int,
+    host_blocks: int,
+    windows: list[int],
+    pages: int,
+    page_size: int,
+    threads: int,
+) -> PoolConfig:
+    """The pool: one manager, a pool of ranks, or a variant of them."""
+    is_pool = ranks > 1 or host_blocks > 0
+    groups = [ManagerType(num_blocks=blocks, block_size=block_size, window=window or None) for window in windows]
     try:
-        options = ReplayOptions(step_ms=step_ms, max_running=max_running)
-        return PoolConfig(num_blocks=blocks, block_size=block_size), options
+        return PoolConfig(
+            num_blocks=blocks,
+            block_size=block_size,
+            enable_prefix_cache=not groups,
+            num_ranks=ranks,
+            num_single_blocks=MAX_SINGLE if is_pool else 0,
+            num_host_blocks=host_blocks,
+            manager_types=tuple(groups),
+            num_pages=pages,
+            page_size=page_size if pages else 0,
+            num_threads=threads,
+        )
+    except ValueError as error:
+        fail_input(str(error))
+
+
+def _options(step_ms: int, max_running: int | None, fail_copies: int) -> ReplayOptions:
+    try:
+        return ReplayOptions(step_ms=step_ms, max_running=max_running, fail_copies=fail_copies)
     except ValueError as error:
         fail_input(str(error))
 
@@ -180,16 +227,21 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
         requests, config.block_size, hit_limit=run.acceptor.hit_limit, step_ms=report.options.step_ms
     )
     out = console()
-    out.print(f"pool         {config.num_blocks - 1} usable blocks of {config.block_size} tokens")
+    out.print(f"pool         {config.num_blocks - 1} usable blocks of {config.block_size} tokens{_variant(config)}")
     out.print(f"requests     {s.finished} finished, {s.rejected} larger than the pool, {s.waiting + s.running} left")
     out.print(
         f"hits         {s.hit_tokens} of {s.prompt_tokens} prompt tokens ({100 * s.hit_rate:.1f} %); "
         f"{100 * limit.hit_rate:.1f} % with an unlimited pool"
     )
+    if s.host_hit_tokens is not None:
+        out.print(
+            f"host tier    {s.host_hit_tokens} tokens came from the host; {s.copies} copies done, "
+            f"{s.failed_copies} failed, {run.acceptor.counts['host evictions']} keys of the host evicted"
+        )
     out.print(f"written      {s.written_tokens} tokens, {s.output_tokens} of them decoded one by one")
     out.print(f"evictions    {s.evictions}    preemptions {s.preemptions}    refusals {s.refusals}")
     if report.series.used:
-        usable = config.num_blocks - 1
+        usable = report.usable_blocks
         peak, mean = max(report.series.used) / usable, sum(report.series.used) / len(report.series.used) / usable
         out.print(f"occupancy    {100 * peak:.1f} % of the blocks used at most, {100 * mean:.1f} % on average")
     judged = run.acceptor
@@ -206,6 +258,17 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
         return
     violations = counted(len(report.violations) or int(run.violation is not None), "violation")
     out.print(f"{verdict}: {violations} (sampled: one run of {counted(s.arrived, 'request')})")
+
+
+def _variant(config: PoolConfig) -> str:
+    """What a pool has beside blocks."""
+    ranks = f" on each of {config.num_ranks} ranks" if config.num_ranks > 1 else ""
+    host = f", {config.num_host_blocks - 1} on the host" if config.has_host_tier else ""
+    windows = [f"window {k.window}" if k.window is not None else "full attention" for k in config.manager_types]
+    groups = f" in each group ({', '.join(windows)})" if windows else ""
+    pages = f", {config.num_pages} pages of {config.page_size} tokens" if config.num_pages else ""
+    threads = f", called from {config.num_threads} threads" if config.num_threads > 1 else ""
+    return ranks + groups + host + pages + threads
 
 
 def _is_png(head: bytes) -> bool:

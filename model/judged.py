@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kvspec.model.acceptor import judge_of
 from kvspec.model.conformance import MakeTarget, PoolConfig, checked_target
+from kvspec.model.pools import Pools
 from kvspec.model.promises import Violation
 from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics
 from kvspec.model.workload import Request
@@ -28,8 +29,9 @@ def _no_collection() -> Iterator[None]:
 class JudgedReplay:
     """Drives a target with a workload under the acceptor.
 
-    After each operation the invariants are re-evaluated on what it touched; the whole state and everything that the
-    target shows are compared every `sweep_steps` engine steps and at the end.
+    After each operation the invariants are re-evaluated on what it touched, but for those that compare a call with what
+    there was before it (`Compiled`, ghosts): a refusal is compared with that anyway. The whole state and everything that
+    the target shows are compared every `sweep_steps` engine steps and at the end.
 
     Attributes:
         sweeps: how many whole comparisons were made.
@@ -46,7 +48,8 @@ class JudgedReplay:
         sweep_steps: int = 1000,
         on_step: Callable[[ReplayStatistics], None] = lambda statistics: None,
     ) -> None:
-        self.acceptor = judge_of(checked_target(make_target, config), config, every=0)
+        pool = Pools(ghosts=False).take(config)
+        self.acceptor = judge_of(checked_target(make_target, config), config, every=0, pool=pool)
         self.sweeps = 0
         self.violation: Violation | None = None
         self._sweep_steps, self._on_step = sweep_steps, on_step

@@ -23,18 +23,19 @@ class Pools:
     """Makes models, and takes them back.
 
     Args:
-        watch: whether they re-evaluate the invariants of the spec after each event.
+        watch, ghosts: whether they re-evaluate the invariants of the spec after each event, and keep ghosts (see
+            `Compiled`).
     """
 
-    def __init__(self, watch: bool = True) -> None:
-        self._watch = watch
+    def __init__(self, watch: bool = True, ghosts: bool = True) -> None:
+        self._watch, self._ghosts = watch, ghosts
         self._spare: defaultdict[Form, list[Any]] = defaultdict(list)
 
     def take(self, config: PoolConfig) -> Any:
         """A model in its first state, of the form of the config."""
         spare = self._spare[config.form]
         if not spare:
-            return MODELS[config.form](config, self._watch)
+            return MODELS[config.form](config, self._watch, self._ghosts)
         pool = spare.pop()
         pool.restart(config)
         return pool

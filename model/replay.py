@@ -2,6 +2,7 @@
 
 Policy, in virtual time on a grid of `ReplayOptions.step_ms`. A step does, in this order:
 
+0. with a host tier, the copies that began in the last step end, and those that were planned since begin;
 1. **arrivals** up to now join the waiting queue; one whose prompt and answer exceed the whole pool is rejected;
 2. **decode**: every running request, oldest admission first, appends one fresh output token and allocates room for it;
    when that is refused, the most recently admitted other request is preempted and goes to the front of the queue;
@@ -10,9 +11,11 @@ Policy, in virtual time on a grid of `ReplayOptions.step_ms`. A step does, in th
    another request has given blocks back, since nothing else makes room. Up to `lookahead` requests behind a refused one
    are tried, too (not again those for which the blocks that no sequence holds look too few), until it has been passed
    `max_passes` times. A preempted request is recomputed with all its tokens;
-4. one batched **write**: whole prompts of the admitted, one token of each of the others;
-5. **publication**: `cache` for the admitted, so prompt blocks can be hit from the next step on, never within the same;
-   the rest is published when a request finishes (`deallocate`). What a preempted request had decoded is not published;
+4. one batched **write**: whole prompts of the admitted, one token of each of the others; who waits for copies from the
+   host is not written, and decodes nothing, until they have ended. In a composite what was written is accepted;
+5. **publication**: `cache` for those whose prompts were written, so prompt blocks can be hit from the next step on,
+   never within the same; the rest is published when a request finishes (`deallocate`). What a preempted request had
+   decoded is not published;
 6. finished requests are deallocated, and the pool is looked at.
 
 A hit covers whole blocks, at most all tokens or all but the last (`hit_limit` of the target). With a pool that never
@@ -80,13 +83,33 @@ class Driver(Protocol):
 
 
 @runtime_checkable
+class HostDriver(Driver, Protocol):
+    """What a replay uses beside, where there is a host tier."""
+
+    def start_transfers(self) -> None:
+        """All planned copies begin."""
+
+    def num_transfers(self) -> int:
+        """Copies that have not ended."""
+
+    def transfer_finish(self, at: int, ok: bool) -> None:
+        """A copy that has begun is complete, or has failed: the one at that place among those that have not ended."""
+
+    def is_loading(self, seq: str) -> bool:
+        """Whether a sequence waits for copies."""
+
+    def num_computed(self, seq: str) -> int:
+        """Computed tokens of a sequence."""
+
+
+@runtime_checkable
 class Observer(Protocol):
     """What a replay looks at after each step, as far as the capabilities say that it can be seen."""
 
     capabilities: frozenset[Capability]
 
     def free_count(self) -> int:
-        """Free blocks."""
+        """Free blocks, of all ranks or groups together."""
 
     def used_count(self) -> int:
         """Blocks held by sequences."""
@@ -105,6 +128,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         lookahead: waiting requests behind a refused one that may be tried; 0 for strict order.
         max_passes: how often a refused request may be passed by another before all behind it wait, too.
         check_hits: read every hit and compare it with the contents that its tokens stand for.
+        fail_copies: every so many-th copy between the tiers fails; 0 for none.
         stop_at_violation: end the run at the first violation that the replay itself finds.
         context: the context of every sequence.
 
@@ -118,6 +142,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     lookahead: int = 32
     max_passes: int = 8
     check_hits: bool = True
+    fail_copies: int = 0
     stop_at_violation: bool = True
     context: Context = Context()
 
@@ -128,6 +153,8 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"max_running: {self.max_running}, expected at least 1")
         if self.lookahead < 0 or self.max_passes < 0:
             raise ValueError(f"lookahead: {self.lookahead}, max_passes: {self.max_passes}, expected at least 0")
+        if self.fail_copies < 0:
+            raise ValueError(f"fail_copies: {self.fail_copies}, expected at least 0")
 
 
 class ReplayViolation(msgspec.Struct, frozen=True):
@@ -164,6 +191,7 @@ class ReplayStatistics(msgspec.Struct):
         written_tokens: cells written.
         refusals: refused admissions; `preemptions`: requests preempted.
         evictions: keys removed from the prefix cache.
+        host_hit_tokens: tokens that came from the host tier; `copies`, `failed_copies`: between the tiers.
         steps: engine steps; `virtual_ms`: time of the last; `wall_seconds`: real duration.
         violations: how many were found.
         interrupted: the run was ended by Ctrl-C; `stopped`: it was ended by a violation.
@@ -186,6 +214,9 @@ class ReplayStatistics(msgspec.Struct):
     refusals: int = 0
     preemptions: int = 0
     evictions: int | None = None
+    host_hit_tokens: int | None = None
+    copies: int | None = None
+    failed_copies: int = 0
     steps: int = 0
     virtual_ms: int = 0
     wall_seconds: float = 0.0
@@ -231,11 +262,19 @@ class ReplayReport(msgspec.Struct):
     violations: list[ReplayViolation]
 
 
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks of all ranks and groups together, padding not counted."""
+        groups = sum(kind.num_blocks - 1 for kind in self.config.manager_types)
+        return groups or (self.config.num_blocks - 1) * self.config.num_ranks
+
+
 class _Run:
     """One request on its way through the pool: tokens known, tokens computed, and what all its cells must hold."""
 
     __slots__ = (
-        "computed", "hit", "index", "known", "name", "passed", "request", "running", "seen", "tags", "tokens", "total",
+        "computed", "hit", "index", "known", "loading", "name", "passed", "published", "request", "running", "seen",
+        "tags", "tokens", "total",
     )  # fmt: skip
 
     def __init__(self, index: int, request: Request) -> None:
@@ -245,6 +284,10 @@ class _Run:
         self.known = request.input_length
         self.computed = self.hit = self.passed = 0
         self.running = False
+        self.loading = False
+        """Whether it waits for copies from the host."""
+        self.published = False
+        """Whether its prompt is published."""
         self.seen = False
         """Whether it was admitted before."""
         self.tokens: array[int] | None = None
@@ -306,6 +349,12 @@ class Replay:
         self._driver, self._config = driver, config
         self._options = options or ReplayOptions()
         self._usable = config.num_blocks - 1
+        """Blocks that a request can have."""
+        self._host = driver if config.has_host_tier and isinstance(driver, HostDriver) else None
+        self._accept: Callable[[str, int], None] | None = getattr(driver, "accept", None)
+        self._rank_of: Callable[[str], int] = getattr(driver, "rank_of", _first_rank)
+        self._begun = 0
+        """Copies that have begun and not ended."""
         self._violation_types = violation_types
         self._on_violation, self._on_step = on_violation, on_step
         self._arrivals = enumerate(requests)
@@ -316,6 +365,7 @@ class Replay:
         """Whether blocks were given back since the last refused admission."""
         self._step_number = 0
         self._report = ReplayReport(config, self._options, ReplayStatistics(), ReplaySeries(), [])
+        self._all_usable = self._report.usable_blocks
         self._statistics, self._series = self._report.statistics, self._report.series
         self._observe(driver, observer, evictions)
         self._hit_limit = self._known_hit_limit()
@@ -332,6 +382,8 @@ class Replay:
             evictions = _EvictionCounter(observer)
         self._evictions = evictions
         self._report.statistics.evictions = None if evictions is None else 0
+        if self._host is not None:
+            self._report.statistics.host_hit_tokens = self._report.statistics.copies = 0
 
     def _known_hit_limit(self) -> HitLimit:
         limit: HitLimit | None = self._options.hit_limit or getattr(self._driver, "hit_limit", None)
@@ -381,13 +433,15 @@ class Replay:
     def _step(self) -> None:
         now = self._step_number * self._options.step_ms
         self._statistics.virtual_ms = now
+        if self._host is not None:
+            self._transfer(self._host)
         self._arrive(now)
         preempted = self._statistics.preemptions
         self._decode()
-        admitted = self._admit() if self._statistics.preemptions == preempted else []
+        if self._statistics.preemptions == preempted:
+            self._admit()
         self._write()
-        for run in admitted:
-            self._driver.cache(run.name)
+        self._publish()
         self._finish()
         self._sample(now)
         self._statistics.steps += 1
@@ -404,12 +458,41 @@ class Replay:
                 self._waiting.append(run)
             self._next = next(self._arrivals, None)
 
+    # -- copies between the tiers -------------------------------------------------------------------------------------
+
+    def _transfer(self, host: HostDriver) -> None:
+        """Copies that have begun end, the oldest first, and those that are planned begin."""
+        statistics, every = self._statistics, self._options.fail_copies
+        for _ in range(self._begun):
+            done = (statistics.copies or 0) + statistics.failed_copies + 1
+            ok = not every or done % every != 0
+            host.transfer_finish(0, ok)
+            if ok:
+                statistics.copies = (statistics.copies or 0) + 1
+            else:
+                statistics.failed_copies += 1
+        self._retry = self._retry or self._begun > 0
+        for run in self._running:
+            if run.loading and not host.is_loading(run.name):
+                self._loaded(run, host.num_computed(run.name))
+        self._begun = host.num_transfers()
+        if self._begun:
+            host.start_transfers()
+
+    def _loaded(self, run: _Run, computed: int) -> None:
+        """All that a request waited for has come, or has failed."""
+        run.loading = False
+        self._statistics.host_hit_tokens = (self._statistics.host_hit_tokens or 0) + computed - run.computed
+        if computed > run.computed and self._options.check_hits:
+            self._check_content(run, computed)
+        run.computed = computed
+
     # -- decode and preemption ----------------------------------------------------------------------------------------
 
     def _decode(self) -> None:
         append, allocate = self._driver.append, self._driver.allocate
         for run in tuple(self._running):
-            if not run.running or run.tokens is None:
+            if not run.running or run.loading or run.tokens is None:
                 continue
             append(run.name, (run.tokens[run.known],))
             run.known += 1
@@ -420,15 +503,16 @@ class Replay:
                     break
 
     def _preempt_other(self, run: _Run) -> bool:
-        """Preempt the most recently admitted request beside `run`; False if there is none."""
-        victim = self._running[-1]
-        if victim is run:
-            if len(self._running) == 1:
-                return False
-            victim = self._running[-2]
+        """Preempt the most recently admitted request beside `run`, on the same rank; False if there is none."""
+        rank = self._rank_of(run.name)
+        others = (other for other in reversed(self._running) if other is not run)
+        victim = next((other for other in others if self._rank_of(other.name) == rank), None)
+        if victim is None:
+            return False
         self._driver.preempt(victim.name)
         self._running.remove(victim)
-        victim.running, victim.computed = False, 0
+        victim.running = victim.loading = victim.published = False
+        victim.computed = 0
         self._waiting.appendleft(victim)
         self._retry = True
         self._statistics.preemptions += 1
@@ -447,25 +531,22 @@ class Replay:
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
-    def _admit(self) -> list[_Run]:
+    def _admit(self) -> None:
         """Admit in the order of the queue; refused requests may be passed by later ones, within the limits."""
-        admitted: list[_Run] = []
         refused: list[_Run] = []
         while self._retry and self._waiting and not self._full() and self._may_pass(refused):
             run = self._waiting.popleft()
             if refused and self._seems_too_large(run):
                 refused.append(run)
             elif self._enter(run):
-                admitted.append(run)
                 for earlier in refused:
                     earlier.passed += 1
-            elif self._running:
+            elif self._running or self._begun:
                 refused.append(run)
             else:
                 self._give_up(run)
         self._waiting.extendleft(reversed(refused))
         self._retry = self._retry and not refused
-        return admitted
 
     def _may_pass(self, refused: list[_Run]) -> bool:
         """Whether one more request may be tried although these were refused."""
@@ -477,7 +558,7 @@ class Replay:
         if run.tokens is None or self._used_count is None:
             return False
         needed = -(-run.known // self._config.block_size) - run.hit // self._config.block_size
-        return needed > self._usable - self._used_count()
+        return needed > self._all_usable - self._used_count()
 
     def _full(self) -> bool:
         limit = self._options.max_running
@@ -495,6 +576,7 @@ class Replay:
             self._statistics.refusals += 1
             return False
         run.running, run.computed, run.passed = True, run.hit, 0
+        run.loading = self._host is not None and self._host.is_loading(run.name)
         self._running.append(run)
         self._count_admission(run)
         return True
@@ -517,26 +599,42 @@ class Replay:
             expected = f"a multiple of {self._config.block_size} up to {longest}"
             self._violate("length_of_hit", run, f"hit of {run.hit} tokens, expected {expected}")
         elif run.hit and self._options.check_hits:
-            found = self._driver.read(run.name, 0, run.hit)
-            if not np.array_equal(found, run.tags[: run.hit]):
-                self._violate("content_of_hit", run, _difference(found, run.tags[: run.hit]))
+            self._check_content(run, run.hit)
+
+    def _check_content(self, run: _Run, stop: int) -> None:
+        """What was hit reads as what was computed for these tokens."""
+        found = self._driver.read(run.name, 0, stop)
+        if not np.array_equal(found, run.tags[:stop]):
+            self._violate("content_of_hit", run, _difference(found, run.tags[:stop]))
 
     # -- the forward step and its end ---------------------------------------------------------------------------------
 
     def _write(self) -> None:
         batch: list[tuple[str, Tags]] = []
+        written_runs: list[_Run] = []
         written = 0
         for run in self._running:
-            if run.computed < run.known:
+            if run.computed < run.known and not run.loading:
                 batch.append((run.name, run.tags[run.computed : run.known]))
+                written_runs.append(run)
                 written += run.known - run.computed
                 run.computed = run.known
         if batch:
             self._driver.write(batch)
             self._statistics.written_tokens += written
+        if self._accept is not None:
+            for run in written_runs:
+                self._accept(run.name, run.computed)
+
+    def _publish(self) -> None:
+        """Prompts that have been written can be hit from now on."""
+        for run in self._running:
+            if not run.published and not run.loading:
+                self._driver.cache(run.name)
+                run.published = True
 
     def _finish(self) -> None:
-        done = [run for run in self._running if run.known == run.total]
+        done = [run for run in self._running if run.known == run.total and not run.loading]
         for run in done:
             self._driver.deallocate(run.name)
             self._running.remove(run)
@@ -565,9 +663,9 @@ class Replay:
             self._series.used.append(used)
         if free is None or used is None:
             return
-        self._series.cached.append(max(0, self._usable - used - free))
-        if free < 0 or used < 0 or free + used > self._usable:
-            self._violate("partition", None, f"{used} blocks used and {free} free of {self._usable}")
+        self._series.cached.append(max(0, self._all_usable - used - free))
+        if free < 0 or used < 0 or free + used > self._all_usable:
+            self._violate("partition", None, f"{used} blocks used and {free} free of {self._all_usable}")
 
     def _cut_series(self) -> None:
         """Leave only whole steps, so that the lists fit together after an interrupt."""
@@ -594,6 +692,10 @@ class Replay:
             self._report.violations.append(violation)
         if self._on_violation is not None:
             self._on_violation(violation)
+
+
+def _first_rank(seq: str) -> int:
+    return 0
 
 
 class _EvictionCounter:

@@ -337,10 +337,10 @@ class Operating(Comparing[P]):
         return self.target.num_computed(seq)
 
     def free_count(self) -> int:
-        return self.target.free_count()
+        return sum(view.free_count() for view in self.views)
 
     def used_count(self) -> int:
-        return self.target.used_count()
+        return sum(view.used_count() for view in self.views)
 
     def drain_events(self) -> Sequence[CacheEvent]:
         """The changes of the cache by the last operation; the acceptor has judged them."""

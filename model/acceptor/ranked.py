@@ -124,12 +124,16 @@ class PoolAcceptor(Resources):
             raise Violation(Family.PROGRESS, "refused_for_cause", what)
 
     def _extended(self, seq: str, num_tokens: int) -> None:
-        """A sequence with blocks got more."""
+        """A sequence with blocks got more; a call that asks for none takes none."""
         self._events()
-        table = self.target.block_table(seq)
-        self._copied(seq, table)
-        self.pool.begin(seq, self.pool.blocks_for(num_tokens))
-        self._grown(seq, self.pool.blocks_for(num_tokens))
+        self._copied(seq, self.target.block_table(seq))
+        need = self.pool.blocks_for(num_tokens)
+        if need > self.pool.size(seq):
+            self.pool.begin(seq, need)
+            self._grown(seq, need)
+            self.pool.admit(seq)
+        else:
+            self._grown(seq, need)
 
     def _came(self, seq: str, need: int) -> None:
         """A sequence without blocks got all that it needs, stage by stage."""
@@ -147,6 +151,7 @@ class PoolAcceptor(Resources):
         self.counts["hits"] += kept > 0
         self.counts["trims"] += kept < hits
         self._grown(seq, need)
+        self.pool.admit(seq)
         self._read(seq, 0, kept * self.config.block_size)
 
     def _ranked(self, seq: str) -> None:
@@ -179,7 +184,7 @@ class PoolAcceptor(Resources):
             raise Violation(Family.MAP_TRUTH, "hit_longest", what)
 
     def _grown(self, seq: str, need: int) -> None:
-        """The table has grown to so many blocks, and the call has succeeded."""
+        """The table has grown to so many blocks."""
         table, size = self.target.block_table(seq), self.pool.size(seq)
         self._roomy(seq, need * self.config.block_size, table)
         if [*table[:size]] != self.pool.table(seq):
@@ -188,7 +193,6 @@ class PoolAcceptor(Resources):
         if len(table) > max(size, need):
             what = f"the table of {seq} has {len(table)} blocks, {need} were asked for and {size} were there or hit"
             raise Violation(Family.UNITS, "room_exact", what)
-        self.pool.admit(seq)
 
     # -- tokens --------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,16 @@ class TieredAcceptor(PoolAcceptor):
             case _:
                 super()._concerned(verb, arguments)
 
+    # -- for those who drive it as a target -----------------------------------------------------------------------
+
+    def num_transfers(self) -> int:
+        """Copies that have not ended."""
+        return len(self.pool.transfers())
+
+    def is_loading(self, seq: str) -> bool:
+        """Whether a sequence waits for copies."""
+        return self.pool.is_loading(seq)
+
     # -- transfers -----------------------------------------------------------------------------------------------
 
     def start_transfers(self) -> None:

@@ -316,16 +316,15 @@ class Text:
             yield from self._members(a, open_vars, env)
 
     def _below_stored(self, a: Term, open_vars: set[Term], env: Mapping[Term, str]) -> Iterable[Any]:
-        """A position below a stored bound: where nothing is stored the bound is the least position."""
+        """Where there is a position below a stored bound: where nothing is stored the bound is the least position.
+
+        The positions come next, behind all that can be said without them.
+        """
         x, bound = a.args
         if x in bound.free or not all(self._matchable(k, open_vars) for k in bound.args[1:]):
             return
-        name, position = self.fresh("k"), self.fresh(x.data[0])
-        variable = self.names[bound.args[0].data]
-        clauses, found = self._unpack(variable, bound.args[1:], open_vars - {x}, env)
-        key = clauses[0].split()[1]
-        clauses[0] = f"for {key}, {name} in {variable}.items()"
-        yield 46, [*clauses, f"for {position} in range({name})"], {**found, x: position}, a
+        clauses, found = self._unpack(self.names[bound.args[0].data], bound.args[1:], open_vars - {x}, env)
+        yield 46, clauses, found, None
 
     def _equal(self, a: Term, open_vars: set[Term], env: Mapping[Term, str]) -> Iterable[Any]:
         for one, other in (a.args, a.args[::-1]):

@@ -55,7 +55,7 @@ class GroupedPool(Tables):
     Where no group is said, it is the first.
     """
 
-    def __init__(self, config: PoolConfig, watch: bool = True) -> None:
+    def __init__(self, config: PoolConfig, watch: bool = True, ghosts: bool = True) -> None:
         super().__init__(config)
         carriers = {
             "Group": lambda: range(len(self.config.manager_types)),
@@ -63,7 +63,7 @@ class GroupedPool(Tables):
             "Index": lambda: range(max(self._size.values(), default=0) + 1),
             "Seq": lambda: [*self.requests, _NOBODY],
         }
-        self.machine = Compiled(texts.composite(), group_statics(config), carriers, watch)
+        self.machine = Compiled(texts.composite(), group_statics(config), carriers, watch, ghosts)
         self.fire = self.machine.events
         self._size: dict[tuple[int, str], int] = self.machine.state[_SIZE]
         self._released: dict[tuple[int, str], int] = self.machine.state[_RELEASED]

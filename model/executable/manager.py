@@ -22,10 +22,10 @@ _TAKER: Final = ("taker",)
 class Pool(Tables):
     """The executable model of one manager, which is its only part."""
 
-    def __init__(self, config: PoolConfig, watch: bool = True) -> None:
+    def __init__(self, config: PoolConfig, watch: bool = True, ghosts: bool = True) -> None:
         super().__init__(config)
         carriers = {"Block": lambda: range(self.config.num_blocks)}
-        self.machine = Compiled(texts.sequences(), self.chains.statics(config.num_blocks), carriers, watch)
+        self.machine = Compiled(texts.sequences(), self.chains.statics(config.num_blocks), carriers, watch, ghosts)
         self.fire = self.machine.events
         state = self.machine.state
         self.free: set[int] = state[_FREE]

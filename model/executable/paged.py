@@ -28,8 +28,8 @@ class PagedPool(Pool):
         xtensor: chapter `xtensor` and its state, with one manager and one region.
     """
 
-    def __init__(self, config: PoolConfig, watch: bool = True) -> None:
-        super().__init__(config, watch)
+    def __init__(self, config: PoolConfig, watch: bool = True, ghosts: bool = True) -> None:
+        super().__init__(config, watch, ghosts)
         carriers = {
             "Manager": lambda: [_MANAGER],
             "Region": lambda: [_REGION],
@@ -37,7 +37,7 @@ class PagedPool(Pool):
             "Page": lambda: range(self.num_pages),
             "PhysicalPage": lambda: range(self.config.num_pages + 1),
         }
-        self.xtensor = Compiled(texts.xtensor(), _statics(config), carriers, watch)
+        self.xtensor = Compiled(texts.xtensor(), _statics(config), carriers, watch, ghosts)
         self._open()
 
     def restart(self, config: PoolConfig) -> None:

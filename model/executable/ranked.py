@@ -73,7 +73,7 @@ class RankedPool(Tables):
     evictions may stand between them.
     """
 
-    def __init__(self, config: PoolConfig, watch: bool = True) -> None:
+    def __init__(self, config: PoolConfig, watch: bool = True, ghosts: bool = True) -> None:
         super().__init__(config)
         carriers = {
             "Rank": lambda: range(self.config.num_ranks),
@@ -82,7 +82,7 @@ class RankedPool(Tables):
             "Single": lambda: range(self.config.num_single_blocks),
             "StateSlot": lambda: range(self.config.num_state_slots),
         }
-        self.machine = Compiled(texts.pool(), pool_statics(self.chains, config), carriers, watch)
+        self.machine = Compiled(texts.pool(), pool_statics(self.chains, config), carriers, watch, ghosts)
         self.fire = self.machine.events
         self._at_first()
 

@@ -97,10 +97,10 @@ class TieredPool(RankedPool):
         asleep: the device has no memory.
     """
 
-    def __init__(self, config: PoolConfig, watch: bool = True) -> None:
-        self._watch = watch
+    def __init__(self, config: PoolConfig, watch: bool = True, ghosts: bool = True) -> None:
+        self._watch, self._ghosts = watch, ghosts
         self.tiers: list[Compiled] = []
-        super().__init__(config, watch)
+        super().__init__(config, watch, ghosts)
 
     def _at_first(self) -> None:
         super()._at_first()
@@ -113,7 +113,7 @@ class TieredPool(RankedPool):
                 "Seq": lambda: self.requests,
                 "Pin": lambda: [copy.pin for copy in self.copies.values()],
             }
-            self.tiers.append(Compiled(texts.hierarchy(), statics, carriers, self._watch))
+            self.tiers.append(Compiled(texts.hierarchy(), statics, carriers, self._watch, self._ghosts))
         self._hosts = [HostPart(tier, self.config.num_host_blocks) for tier in self.tiers[: self.config.num_ranks]]
         self.copies: dict[CopyId, Copy] = {}
         self.begun: set[int] = set()
