@@ -39,7 +39,7 @@ DEFAULT_OPERATIONS: Final = 20_000
 MAX_CELLS: Final = 2**20
 """Every comparison looks at each cell of the largest pool that is driven."""
 _SIZES: Final = ("num_blocks", "block_size", "num_threads")
-_SHORT_PATIENCE: Final = 0.5
+_SHORT_PATIENCE: Final = 0.2
 """Seconds for a call while a run is made smaller; what is left is run again with more."""
 _LENGTHS: Final = (20, 300)
 _LONG_LENGTHS: Final = (300, 2000)
@@ -65,6 +65,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         sanitizer: have the target poison freed blocks.
         every: compare all observations after every so many operations.
         shrink_seconds: how long to look for a smaller run after a violation.
+        patience: seconds within which a call has to return, where there are several threads.
 
     Raises:
         ValueError: a number is out of range, or there is no end.
@@ -91,6 +92,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sanitizer: bool = False
     every: int = 1
     shrink_seconds: float = 30.0
+    patience: float = PATIENCE
 
     def __post_init__(self) -> None:
         if self.operations is None and self.seconds is None:
@@ -409,7 +411,9 @@ class Conformance:
         config = self._config(source, self._forms[0] if len(self._forms) == 1 else source.choice(self._forms))
         target = checked_target(self._make_target, config)
         self._same_capabilities(config, target.capabilities)
-        judge = judge_of(target, config, every=options.every, pool=self.pools.take(config))
+        judge = judge_of(
+            target, config, every=options.every, pool=self.pools.take(config), patience=options.patience
+        )
         self._driven.add(config.form)
         generator = FORMS[config.form].generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[tuple[AnyOperation, bool]] = []
@@ -504,13 +508,13 @@ class Conformance:
         if self._found is None:
             return None
         case = self._found[1]
-        first = self.replayer.run(case).violation
+        first = self.replayer.run(case, patience=_SHORT_PATIENCE).violation
         if first is None:
             return self._as_found()
         case = Case(case.config, case.operations[: first.number])
         shrinker = Shrinker(case, self.replayer.fails_like(first), self.options.shrink_seconds)
         shrinker.run()
-        again = self.replayer.run(shrinker.best, describe=True)
+        again = self.replayer.run(shrinker.best, describe=True, patience=self.options.patience)
         if again.violation is None:
             return self._as_found()
         return self._report(again.violation, shrinker.best, again.errors, shrinker.complete, True)

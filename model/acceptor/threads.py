@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, get_args
 from kvspec.model.conformance import Target
 from kvspec.model.operations import AnyOperation
 
-PATIENCE: Final = 10.0
+PATIENCE: Final = 5.0
 """Seconds within which a call has to return. No other one is running, so it waits for nothing that could come."""
 
 _TURNS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(AnyOperation))

@@ -171,7 +171,8 @@ def assembled(fault: Fault, target: type, twin: type[T]) -> type[T]:
     """A twin of a target, with its own methods and those of its parts as the fault says."""
     methods: dict[type, dict[str, Any]] = {}
     for owner, method, replacement in fault.patches:
-        assert hasattr(owner, method), f"{owner.__name__} has no {method}"
+        of_instances = isinstance(replacement, property)  # it stands in for an attribute
+        assert of_instances or hasattr(owner, method), f"{owner.__name__} has no {method}"
         methods.setdefault(owner, {})[method] = replacement
     own = methods.pop(target, {})
     parts = {o: type(f"Faulty{o.__name__}", (o,), new) for o, new in methods.items()}
