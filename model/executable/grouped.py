@@ -20,6 +20,7 @@ _TYPE: Final = ("groups", "manager_type")
 _SIZE: Final = ("groups", "size")
 _RELEASED: Final = ("groups", "released")
 _TABLE: Final = ("groups", "table")
+_OF_SEQUENCES: Final = (_SIZE, _RELEASED, ("groups", "computed"), ("groups", "confirmed"))
 _NONE: Final[frozenset[Any]] = frozenset()
 
 _NOBODY: Final = None
@@ -254,6 +255,14 @@ class GroupedPool(Tables):
         """Give everything back; the sequence is gone."""
         self.preempt(seq)
         del self.requests[seq]
+        self._covered.pop(seq, None)  # nobody reads what is said of one who is gone
+        self._accepted.pop(seq, None)
+        for group in range(len(self.kinds)):
+            for path in _OF_SEQUENCES:
+                self.machine.state[path].pop((group, seq), None)
+            index = 0
+            while self._table.pop((group, seq, index), None) is not None:
+                index += 1
 
     def reset(self) -> None:
         """There are no keys."""

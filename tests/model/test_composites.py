@@ -132,6 +132,18 @@ def test_a_group_with_fewer_blocks_has_no_others() -> None:
     assert list(pool.sweep()) == []
 
 
+def test_nothing_is_kept_of_who_is_gone() -> None:
+    judge = do(judged(), *STARTED, ops.Accept("a", 6), ops.Preempt("a"), ops.Allocate("a", 8), ops.Allocate("a", 2))
+    do(judge, ops.Truncate("a", 3), ops.Abort("a"))
+    maps = {path: cells for path, cells in judge.pool.machine.state.items() if isinstance(cells, dict)}
+    assert not [path for path, cells in maps.items() if any("a" in keyed(key) for key in cells)]
+
+
+def keyed(key: Any) -> tuple[Any, ...]:
+    """A key of a map as a tuple."""
+    return key if isinstance(key, tuple) else (key,)
+
+
 def test_what_may_slide_slides_and_nothing_else() -> None:
     judge = do(judged(SlidesAtOnce), *STARTED)
     assert judge.counts["slides"] == 0
