@@ -409,7 +409,8 @@ class Generator:
         """How many tokens of a sequence a step computes; with linear state often up to where its state can be saved."""
         room, stride = self._room(seq), self.config.stride
         if self.config.has_linear_state and self.source.chance(0.75):
-            return min(room, stride - self.pool.requests[seq].computed % stride)
+            computed: int = self.pool.requests[seq].computed
+            return min(room, stride - computed % stride)
         return room if self.source.chance(0.7) else self.source.integer(0, room)
 
     def _cache(self, seq: str) -> AnyOperation:
