@@ -17,7 +17,6 @@ from kvspec.impl.errors import (
     EndedSequenceError,
     ForeignHandleError,
     InvalidRangeError,
-    NotBuiltError,
     SequenceStateError,
 )
 from kvspec.impl.kv_cache_manager import KVCacheManager, StateCopy
@@ -29,6 +28,8 @@ from kvspec.impl.sequence import Sequence
 from kvspec.impl.sequence_blocks import check_known, check_unmounted, enter_use, grow, publish, replace_shared
 from kvspec.impl.single_block_manager import SingleBlockManager
 from kvspec.impl.trim import POLICIES, deepest
+from kvspec.impl.xtensor.page_pool import PagePool
+from kvspec.impl.xtensor.xtensor_block_manager_impl import XTensorBlockManagerImpl
 from kvspec.model.conformance import ManagerType, PoolConfig
 
 CopyBlocks = Callable[[int, Items[tuple[int, int]]], None]
@@ -37,14 +38,28 @@ CopyBlocks = Callable[[int, Items[tuple[int, int]]], None]
 MANAGER_TYPES: Final[dict[str, type[BlockManagerImpl]]] = {
     kind.__name__: kind for kind in (BlockManagerImpl, ConcurrentBlockManagerImpl)
 }
-"""The kinds of block managers that there are, by the name of their class."""
+"""Kinds of block managers that need nothing but their sizes, by the name of their class."""
+
+
+class PageSource(NamedTuple):
+    """Where the block managers of all ranks get memory for their pages, if it is mapped on demand.
+
+    Attributes:
+        pool: the physical pages, which all ranks share; whoever made it closes it, behind the pool of ranks.
+        block_bytes: bytes of a block in a region.
+        num_regions: regions of each rank, e.g. K and V of each layer.
+    """
+
+    pool: PagePool
+    block_bytes: int
+    num_regions: int = 2
 
 
 class ManagerChoice(NamedTuple):
     """Which kind of block manager each rank gets (seed 5.1).
 
     Attributes:
-        enable_xtensor: pages mapped on demand, ``XTensorBlockManagerImpl``.
+        enable_xtensor: pages mapped on demand, ``XTensorBlockManagerImpl``; the pool is then made with a `PageSource`.
         manager_types: a `CompositeBlockManager` over managers of these kinds.
         enable_disagg_pd, enable_kvcache_store: a ``ConcurrentBlockManagerImpl``.
     """
@@ -81,12 +96,14 @@ class BlockManagerPool(KVCacheManager):
         config: sizes and options; of a pool (`PoolConfig.is_pool`).
         choice: which kind of block manager to make. A composite has blocks as its manager types say, and none of the
             config.
+        pages: where pages come from; if, and only if, the choice is a manager whose pages are mapped on demand.
         copy_blocks: copies blocks at once. Only needed where outside holders (`BlockManagerImpl.hold`) come to a
             block whose end was written and rejected.
         record_events: keep cache events for ``PrefixCache.drain_events``; without a reader they only grow.
     Raises:
-        InvalidRangeError: the config is not one of a pool, or wants a prefix cache of a composite, which has none.
-        NotBuiltError: the kind of manager does not exist.
+        InvalidRangeError: the config is not one of a pool, or wants a prefix cache of a composite, which has none; or
+            choice and pages do not go together.
+        PagesUnavailableError: there is no memory for the padding block of each rank.
     """
 
     def __init__(
@@ -94,6 +111,7 @@ class BlockManagerPool(KVCacheManager):
         config: PoolConfig,
         *,
         choice: ManagerChoice = ManagerChoice(),  # noqa: B008 - it is a constant
+        pages: PageSource | None = None,
         copy_blocks: CopyBlocks | None = None,
         record_events: bool = True,
     ) -> None:
@@ -104,7 +122,10 @@ class BlockManagerPool(KVCacheManager):
         self.closed_ = False
         self._copy_blocks = copy_blocks
         ranks = range(config.num_ranks)
-        self.block_managers_: list[BlockManager] = [self._make_block_manager(choice, record_events) for _ in ranks]
+        if (pages is not None) != choice.enable_xtensor:
+            what = f"enable_xtensor {choice.enable_xtensor} with pages {pages}"
+            raise InvalidRangeError("BlockManagerPool", what, "pages if, and only if, they are mapped on demand")
+        self.block_managers_ = self._make_block_managers(choice, pages, record_events)
         self.single_block_managers_ = [
             SingleBlockManager(config.num_single_blocks, sanitizer=self._sanitizer()) for _ in ranks
         ]
@@ -118,20 +139,37 @@ class BlockManagerPool(KVCacheManager):
         self._stride_blocks = block_index(config.stride, config.block_size)
         self._policy = POLICIES[config.trim]
 
-    def _make_block_manager(self, choice: ManagerChoice, record_events: bool) -> BlockManager:
-        if choice.class_name == "CompositeBlockManager":
+    def _make_block_managers(
+        self, choice: ManagerChoice, pages: PageSource | None, record_events: bool
+    ) -> list[BlockManager]:
+        """One for each rank, or none."""
+        with ExitStack() as undo:
+            made = []
+            for _ in range(self.config.num_ranks):
+                made.append(self._make_block_manager(choice, pages, record_events))
+                undo.callback(made[-1].close)
+            undo.pop_all()
+        return made
+
+    def _make_block_manager(
+        self, choice: ManagerChoice, pages: PageSource | None, record_events: bool
+    ) -> BlockManager:
+        sizes = self.config.num_blocks, self.config.block_size
+        caches, sanitizer = self.config.enable_prefix_cache, self._sanitizer()
+        if pages is not None:
+            return XTensorBlockManagerImpl(
+                *sizes,
+                pages.pool,
+                block_bytes=pages.block_bytes,
+                num_regions=pages.num_regions,
+                enable_prefix_cache=caches,
+                sanitizer=sanitizer,
+                record_events=record_events,
+            )
+        if choice.manager_types:
             return self._make_composite(choice.manager_types)
-        kind = MANAGER_TYPES.get(choice.class_name)
-        if kind is None:
-            where, what = "BlockManagerPool", f"{choice.class_name} ({choice})"
-            raise NotBuiltError(where, f"{what} does not exist yet", f"the options of {' or '.join(MANAGER_TYPES)}")
-        return kind(
-            self.config.num_blocks,
-            self.config.block_size,
-            enable_prefix_cache=self.config.enable_prefix_cache,
-            sanitizer=self._sanitizer(),
-            record_events=record_events,
-        )
+        kind = MANAGER_TYPES[choice.class_name]
+        return kind(*sizes, enable_prefix_cache=caches, sanitizer=sanitizer, record_events=record_events)
 
     def _make_composite(self, manager_types: Items[ManagerType]) -> CompositeBlockManager:
         if self.config.enable_prefix_cache:

@@ -79,10 +79,6 @@ class KeyMismatchError(KVCacheError):
     """A block would be published under a second key, or blocks and tokens do not fit together."""
 
 
-class NotBuiltError(KVCacheError):
-    """A kind of manager was asked for that this version does not have."""
-
-
 class KernelUnavailableError(KVCacheError):
     """A kernel backend was asked for that this installation does not have."""
 

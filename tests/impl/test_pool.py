@@ -12,13 +12,11 @@ from small_pools import by_use, done, is_empty, of_pool, of_sequence, pool_of, r
 
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.block_manager_pool import BlockManagerPool, ManagerChoice
-from kvspec.impl.composite_block_manager import ManagerType
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.errors import (
     EndedSequenceError,
     ForeignHandleError,
     InvalidRangeError,
-    NotBuiltError,
     SequenceStateError,
 )
 from kvspec.impl.linear_state import LinearStatePrefixCache
@@ -106,18 +104,6 @@ def test_an_unknown_rank_is_an_error(rank: int) -> None:
 
 
 # -- which manager (seed 5.1) -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("choice", "name"),
-    [
-        (ManagerChoice(enable_xtensor=True, manager_types=(ManagerType(4, 2),)), "XTensorBlockManagerImpl"),
-    ],
-)
-def test_kinds_that_do_not_exist_are_named(choice: ManagerChoice, name: str) -> None:
-    config = PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2)
-    with pytest.raises(NotBuiltError, match=f"{name}.*does not exist yet"):
-        BlockManagerPool(config, choice=choice)
-
-
 @pytest.mark.parametrize("choice", [ManagerChoice(enable_disagg_pd=True), ManagerChoice(enable_kvcache_store=True)])
 def test_threads_of_transfers_and_stores_get_the_concurrent_manager(choice: ManagerChoice) -> None:
     pool = BlockManagerPool(PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2, num_ranks=2), choice=choice)
