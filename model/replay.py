@@ -479,6 +479,10 @@ class Replay:
         if self._begun:
             host.start_transfers()
 
+    def _is_loading(self, run: _Run) -> bool:
+        """Whether the last call has planned to load what the host knows."""
+        return self._host is not None and self._host.is_loading(run.name)
+
     def _loaded(self, run: _Run, computed: int) -> None:
         """All that a request waited for has come, or has failed."""
         run.loading = False
@@ -492,7 +496,7 @@ class Replay:
     def _decode(self) -> None:
         append, allocate = self._driver.append, self._driver.allocate
         for run in tuple(self._running):
-            if not run.running or run.loading or run.tokens is None:
+            if not run.running or run.loading or run.tokens is None or run.known == run.total:
                 continue
             append(run.name, (run.tokens[run.known],))
             run.known += 1
@@ -501,6 +505,7 @@ class Replay:
                 if not self._preempt_other(run):
                     self._give_up(run)
                     break
+            run.loading = run.running and self._is_loading(run)
 
     def _preempt_other(self, run: _Run) -> bool:
         """Preempt the most recently admitted request beside `run`, on the same rank; False if there is none."""
@@ -576,7 +581,7 @@ class Replay:
             self._statistics.refusals += 1
             return False
         run.running, run.computed, run.passed = True, run.hit, 0
-        run.loading = self._host is not None and self._host.is_loading(run.name)
+        run.loading = self._is_loading(run)
         self._running.append(run)
         self._count_admission(run)
         return True
@@ -634,7 +639,7 @@ class Replay:
                 run.published = True
 
     def _finish(self) -> None:
-        done = [run for run in self._running if run.known == run.total and not run.loading]
+        done = [run for run in self._running if run.known == run.total == run.computed]
         for run in done:
             self._driver.deallocate(run.name)
             self._running.remove(run)
