@@ -361,10 +361,10 @@ class CompositeTarget(Target, Protocol):
     """A target with `Capability.GROUPS`: one `CompositeBlockManager`, made with `PoolConfig.manager_types`.
 
     A sequence has a block table in every group. Blocks that have left the window of every query that can still come
-    may be given back at any time, and have to be before an `allocate` is refused for want of blocks of that group; the
-    other blocks of the table keep their places. A growth is done in all groups or in none. There is no prefix cache and
-    no sharing: `allocate_shared` hits nothing, `cache` publishes nothing, `evict` frees nothing, and `fork` and `hold`
-    are always errors.
+    may be given back at any time, and have to be before an `allocate` of their sequence is refused for want of blocks
+    of that group; the other blocks of the table keep their places. A growth is done in all groups or in none. There is
+    no prefix cache and no sharing: `allocate_shared` hits nothing, `cache` publishes nothing, `evict` frees nothing,
+    and `fork` and `hold` are always errors.
 
     What `write` computes are drafts until they are accepted: only behind accepted tokens does a window slide. Behind
     a `preempt` nothing is accepted.
@@ -681,4 +681,6 @@ def checked_target(make_target: MakeTarget, config: PoolConfig) -> Target:
 
 
 def _words(config: PoolConfig) -> str:
+    if config.manager_types:
+        return ", ".join(f"a group of {kind.num_blocks} blocks of {kind.block_size}" for kind in config.manager_types)
     return f"{config.num_blocks} blocks of {config.block_size}"

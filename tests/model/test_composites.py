@@ -19,6 +19,7 @@ from kvspec.model.conformance import (
     MisuseError,
     PoolConfig,
     TargetError,
+    checked_target,
 )
 from kvspec.model.executable import GroupedPool
 from kvspec.model.generator import Kind
@@ -188,6 +189,11 @@ def test_what_has_been_released_must_be_shown() -> None:
     config = config_of(FULL)
     with pytest.raises(TargetError, match="lacks the capability groups"):
         judge_of(ModelCompositeTarget(config, capabilities=OF_COMPOSITES - {Capability.GROUPS}), config)
+
+
+def test_what_cannot_be_made_is_said_by_its_groups() -> None:
+    with pytest.raises(TargetError, match="with a group of 5 blocks of 2, a group of 9 blocks of 3: TypeError"):
+        checked_target(lambda config: int(config), config_of(WINDOWED, FULL))  # type: ignore[call-overload]
 
 
 class SlidesEarlyUnseen(Blind):
