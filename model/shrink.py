@@ -408,6 +408,8 @@ def _less(value: Any) -> Iterator[Any]:
             yield from _smaller(value)
         case Context():
             yield from _plainer(value)
+        case (bool(), *_):
+            yield from _fewer(value)
         case tuple():
             yield from _shorter(value)
 
@@ -440,6 +442,12 @@ def _shorter(tokens: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         for less in (0, 1):
             if less < abs(token):
                 yield (*tokens[:i], less, *tokens[i + 1 :])
+
+
+def _fewer(failing: tuple[bool, ...]) -> Iterator[tuple[bool, ...]]:
+    """Less of what is going to fail."""
+    yield from ((), failing[:-1], failing[1:])
+    yield from ((*failing[:i], False, *failing[i + 1 :]) for i, fails in enumerate(failing) if fails)
 
 
 def _called(operations: Iterable[AnyOperation], name: str, other: str) -> Iterator[AnyOperation]:

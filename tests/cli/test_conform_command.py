@@ -204,6 +204,11 @@ def test_a_pool_that_suits_the_target(capsys: pytest.CaptureFixture[str]) -> Non
         (["model", "--group", "99999,99"], "a pool of 9899901 cells"),
         (["model", "--form", "managers", "--ranks", "2"], "--ranks: 2, expected none where only managers are driven"),
         (["model", "--form", "managers", "--trim", "deepest"], "--trim: deepest, expected none"),
+        (["model", "--pages", "1", "--page-size", "2", "--block-size", "3"], "--pages: 1 pages of 2 tokens, expected room"),
+        (["model", "--pages", "99999999", "--page-size", "99"], "a pool of 9899999903 cells"),
+        (["model", "--pages", "4", "--ranks", "2"], "--pages, --ranks: given together"),
+        (["model", "--form", "managers", "--page-size", "2"], "--page-size: 2, expected none where only managers"),
+        (["model", "--threads", "65"], "--threads: 65, expected at most 64"),
         (["model", "--blocks", "1"], "--blocks"),
         (["model", "--replay", "absent.kv"], "absent.kv"),
         (["model", "--replay", "workshop.py"], "workshop.py:2:1"),
@@ -253,3 +258,18 @@ def test_composites_are_driven_by_name(target: str, capsys: pytest.CaptureFixtur
     options = ["--form", "composites", "--blocks", "4", "--block-size", "3", "--operations", "300"]
     assert run(["conform", target, *options]) == Exit.HOLDS
     assert "pools of up to 4 blocks, blocks of up to 3 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["torch", "xtensor", "model"])
+def test_pages_can_be_asked_for(target: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    args = ["--pages", "4", "--page-size", "3", "--operations", "600", "--threads", "2", "--json", str(report)]
+    assert run(["conform", target, *args]) == Exit.HOLDS
+    assert "\n  pages                 holds" in capsys.readouterr().out
+    options = json.loads(report.read_bytes())["report"]["options"]
+    assert (options["form"], options["num_pages"], options["page_size"], options["num_threads"]) == ("pages", 4, 3, 2)
+
+
+def test_the_concurrent_target_is_driven_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", "concurrent", "--threads", "3", "--operations", "600"]) == Exit.HOLDS
+    assert capsys.readouterr().out.startswith("concurrent: 6")

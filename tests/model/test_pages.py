@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 
+import msgspec
 import pytest
 
+from kvspec.model import operations as ops
 from kvspec.model.acceptor import PagedAcceptor, judge_of
-from kvspec.model.conform import ConformOptions, conform
+from kvspec.model.conform import ConformOptions, ConformReport, conform
 from kvspec.model.conformance import Capability, Context, Form, MisuseError, PoolConfig, TargetError
 from kvspec.model.executable import PagedPool
 from kvspec.model.forms import with_fixed
@@ -154,6 +156,14 @@ def test_a_fault_is_found_named_and_shrunk(target: type[ModelPagedTarget], rule:
     assert found is not None
     assert f"{found.family}/{found.rule}" == rule, found.what
     assert found.shrunk and found.reproduced and len(found.operations) <= 8, found.operations
+
+
+def test_what_is_left_of_failing_mappings_reads_back() -> None:
+    report = conform(Resigned, ConformOptions(operations=8000, form=Form.PAGES), pools=POOLS)
+    assert report.violation is not None
+    failing = [o.failing for o in report.violation.operations if isinstance(o, ops.FailMappings)]
+    assert failing and all(type(fails) is bool for some in failing for fails in some)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=ConformReport) == report
 
 
 def test_a_target_that_does_not_show_its_pages_is_not_judged() -> None:
