@@ -204,7 +204,7 @@ def test_a_pool_that_suits_the_target(capsys: pytest.CaptureFixture[str]) -> Non
         (["model", "--group", "99999,99"], "a pool of 9899901 cells"),
         (["model", "--form", "managers", "--ranks", "2"], "--ranks: 2, expected none where only managers are driven"),
         (["model", "--form", "managers", "--trim", "deepest"], "--trim: deepest, expected none"),
-        (["model", "--pages", "1", "--page-size", "2", "--block-size", "3"], "--pages: 1 pages of 2 tokens, expected room"),
+        (["model", "--pages", "1", "--page-size", "1", "--block-size", "3"], "1 pages of 1 tokens, expected room for"),
         (["model", "--pages", "99999999", "--page-size", "99"], "a pool of 9899999903 cells"),
         (["model", "--pages", "4", "--ranks", "2"], "--pages, --ranks: given together"),
         (["model", "--form", "managers", "--page-size", "2"], "--page-size: 2, expected none where only managers"),
