@@ -27,6 +27,7 @@ from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
 from kvspec.model.plot import draw_replay
 from kvspec.model.replay import ReplayOptions, ReplayReport
+from kvspec.model.scenario.language import MAX_RANKS
 from kvspec.model.workload import Request, WorkloadError, check_block_size, read_requests, shared_prefixes
 
 BUILT_IN = "builtin"
@@ -48,6 +49,9 @@ MANAGER_ONLY = (
 """Options that mean something with --worker only, and without it only."""
 
 
+_OPTION_OF = {"num_host_blocks": "--host-blocks", "manager_types": "--window", "num_pages": "--pages"}
+
+
 def replay(
     context: typer.Context,
     workload: Annotated[str, typer.Argument(help="A trace in the Mooncake format (JSON lines), or 'builtin'.")],
@@ -67,7 +71,7 @@ def replay(
     slots: Annotated[int, typer.Option(help="With --worker: state slots, padding included; at least 2.")] = 400,
     interval: Annotated[int, typer.Option(help="With --worker: tokens between checkpoints, once divided.")] = 64,
     trim: Annotated[str, typer.Option(help="With --worker: contiguous or deepest.")] = "contiguous",
-    ranks: Annotated[int, typer.Option(min=1, help="Data-parallel ranks, each with such a pool.")] = 1,
+    ranks: Annotated[int, typer.Option(help="Data-parallel ranks, each with such a pool.")] = 1,
     host_blocks: Annotated[int, typer.Option(min=0, help="Host blocks of each rank; 0: no host tier.")] = 0,
     fail_copies: Annotated[
         int, typer.Option(min=0, help="Every so many-th copy between the tiers fails; 0: none.")
@@ -97,7 +101,8 @@ def replay(
         result = JsonFile(json, force=force)
         return replay_worker(workload, read_workload(workload, requests, seed), sizes, result)
     _check_pool(blocks, block_size)
-    config = _config(blocks, block_size, ranks, host_blocks, window or [], pages, page_size, threads)
+    is_pool = ranks > 1 or host_blocks > 0 or target == "pool"
+    config = _config(blocks, block_size, ranks, is_pool, host_blocks, window or [], pages, page_size, threads)
     options = _options(step_ms, max_running, fail_copies)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
     all_different(result, picture)
@@ -152,6 +157,7 @@ def _config(
     blocks: int,
     block_size: int,
     ranks: int,
+    is_pool: bool,
     host_blocks: int,
     windows: list[int],
     pages: int,
@@ -159,7 +165,8 @@ def _config(
     threads: int,
 ) -> PoolConfig:
     """The pool: one manager, a pool of ranks, or a variant of them."""
-    is_pool = ranks > 1 or host_blocks > 0
+    if not 1 <= ranks <= MAX_RANKS:
+        fail_input(f"{ranks}", where="--ranks", expected=f"1 to {MAX_RANKS}")
     groups = [ManagerType(num_blocks=blocks, block_size=block_size, window=window or None) for window in windows]
     try:
         return PoolConfig(
@@ -175,7 +182,8 @@ def _config(
             num_threads=threads,
         )
     except ValueError as error:
-        fail_input(str(error))
+        name, _, rest = str(error).partition(": ")
+        fail_input(rest, where=_OPTION_OF.get(name, name))
 
 
 def _options(step_ms: int, max_running: int | None, fail_copies: int) -> ReplayOptions:

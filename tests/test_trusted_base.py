@@ -19,7 +19,7 @@ GUIDE = (ROOT / "docs" / "proof-of-proofs.md").read_text(encoding="utf-8")
 FAMILIES = {
     "partition", "holders", "reserved", "map truth", "publish after write", "no reuse while used", "exclusive writer",
     "atomic failure", "drain", "window", "state position", "tiers", "key", "units", "events", "progress", "rank",
-    "serial",
+    "serial", "pages",
 }  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def test_what_makes_no_sense_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-ONLY = [("--divide", "16"), ("--slots", "400"), ("--interval", "64"), ("--trim", "contiguous"), ("--ranks", "1")]
+ONLY = [("--divide", "16"), ("--slots", "400"), ("--interval", "64"), ("--trim", "contiguous")]
 
 
 @pytest.mark.parametrize("option", ONLY, ids=lambda option: option[0])
@@ -179,11 +179,18 @@ def test_no_more_single_blocks_are_made_than_requests_can_run(wanted: int, tmp_p
     assert (config["max_running"], config["pool"]["num_single_blocks"]) == (3, 4)
 
 
-def test_a_pool_is_replayed_with_the_worker_only(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["replay", "builtin", "--target", "pool"]) == 2
-    assert capsys.readouterr().err == (
-        "kvspec: error: --target: 'pool' is a pool of ranks, expected one manager, such as torch, or --worker\n"
-    )
+BESIDE = [
+    ("--host-blocks", "6"), ("--fail-copies", "2"), ("--window", "4"), ("--pages", "9"), ("--page-size", "64"),
+    ("--threads", "2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", BESIDE, ids=lambda option: option[0])
+def test_what_the_worker_does_not_have_is_not_ignored_with_it(
+    option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*BUILT_IN, *option]) == 2
+    assert f"kvspec: error: {option[0]}: given with --worker, expected without it" in capsys.readouterr().err
 
 
 # -- the trace made small ----------------------------------------------------------------------------------------------
