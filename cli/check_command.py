@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +28,7 @@ from kvspec.cli.output import (
 from kvspec.cli.prove_command import BRIEF_HELP, ProofRun
 
 if TYPE_CHECKING:
+    from kvspec.model.conformance import PoolConfig
     from kvspec.model.exploring.outcome import Outcome
     from kvspec.model.workload import Request
 
@@ -36,6 +37,8 @@ OPERATIONS = 3000
 TARGETS = ("torch", "model")
 BUILT_IN_BLOCKS = 2500
 TRACE_BLOCKS = 20_000
+HOST_REQUESTS = 60
+"""Of the built-in workload, for the replay with a host tier: each step is judged by two chapters."""
 SHOWN = 6
 """How many findings of one chapter's manifest are printed; a result file has all."""
 
@@ -91,8 +94,7 @@ class _Job:
         self.parts: list[dict[str, object]] = []
         self.cases: list[Case] = []
         self._exits: list[Exit] = []
-        workloads = [("builtin", BUILT_IN_BLOCKS)] + ([(str(trace), TRACE_BLOCKS)] if trace is not None else [])
-        self._workloads = [(name, blocks, read_workload(name, REQUESTS, 0)) for name, blocks in workloads]
+        self._workloads = list(_workloads(read_workload, trace))
 
     def run(self) -> None:
         self.proofs.prove()
@@ -104,8 +106,8 @@ class _Job:
             self._mutate()
         for target in TARGETS:
             self._conform(target)
-        for name, blocks, requests in self._workloads:
-            self._replay(name, blocks, requests)
+        for name, config, requests in self._workloads:
+            self._replay(name, config, requests)
 
     def _explore(self) -> None:
         """Every chapter in its scopes: no statement broken, and everything met that has to be met."""
@@ -178,14 +180,12 @@ class _Job:
         if report.interrupted:
             raise KeyboardInterrupt
 
-    def _replay(self, name: str, blocks: int, requests: Sequence[Request]) -> None:
+    def _replay(self, name: str, config: PoolConfig, requests: Sequence[Request]) -> None:
         from kvspec.cli.replay_command import describe, verdict_of
         from kvspec.cli.targets import load_target
-        from kvspec.model.conformance import PoolConfig
         from kvspec.model.judged import JudgedReplay
 
         self.out.print(f"\nreplay {name} on torch", style="bold")
-        config = PoolConfig(num_blocks=blocks, block_size=16)
         with progress(f"replay {name}") as bar:
             run = JudgedReplay(load_target("torch"), config, requests, on_step=lambda _: bar.advance())
             report = run.run()
@@ -219,3 +219,17 @@ class _Job:
         head = "check" if complete else "check (interrupted)"
         self.out.print(f"\n{head}: {'; '.join(parts)}; {time.perf_counter() - self.began:.0f} s", style="bold")
         self.proofs.show_open(self.out)
+
+
+def _workloads(
+    read: Callable[[str, int, int], Sequence[Request]], trace: Path | None
+) -> Iterator[tuple[str, PoolConfig, Sequence[Request]]]:
+    """What is replayed, each with its pool."""
+    from kvspec.model.conformance import PoolConfig
+
+    built_in = read("builtin", REQUESTS, 0)
+    yield "builtin", PoolConfig(num_blocks=BUILT_IN_BLOCKS, block_size=16), built_in
+    tiers = PoolConfig(num_blocks=300, block_size=16, num_single_blocks=HOST_REQUESTS + 1, num_host_blocks=600)
+    yield "builtin with a host tier", tiers, built_in[:HOST_REQUESTS]
+    if trace is not None:
+        yield str(trace), PoolConfig(num_blocks=TRACE_BLOCKS, block_size=16), read(str(trace), REQUESTS, 0)

@@ -1,0 +1,100 @@
+"""A replay on pools of ranks, host tiers, composites, pages on demand and threads: the same workload, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from faulty.tier_twins import build
+
+from kvspec.cli.main import run
+from kvspec.cli.targets import load_target
+from kvspec.model.conformance import ManagerType, PoolConfig
+from kvspec.model.generate_workload import generate_requests
+from kvspec.model.judged import JudgedReplay
+from kvspec.model.promises import Family
+from kvspec.model.replay import ReplayOptions, ReplayReport
+
+REQUESTS = list(generate_requests(25, seed=0))
+SIZE = {"num_blocks": 300, "block_size": 16}
+HOST = PoolConfig(**SIZE, num_single_blocks=64, num_host_blocks=600)
+FULL, WINDOW = ManagerType(300, 16), ManagerType(300, 16, 64)
+VARIANTS = {
+    "ranks": PoolConfig(**SIZE, num_single_blocks=64, num_ranks=2),
+    "host": HOST,
+    "host and ranks": msgspec.structs.replace(HOST, num_ranks=2),
+    "windows": PoolConfig(**SIZE, enable_prefix_cache=False, manager_types=(FULL, WINDOW)),
+    "pages": PoolConfig(**SIZE, num_pages=80, page_size=64),
+    "threads": PoolConfig(**SIZE, num_threads=3),
+}
+
+
+def replayed(config: PoolConfig, make: Any = None, **options: Any) -> tuple[JudgedReplay, ReplayReport]:
+    judged = JudgedReplay(make or load_target("torch"), config, REQUESTS, ReplayOptions(**options), sweep_steps=200)
+    return judged, judged.run()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_workload_is_served_to_its_end(variant: str) -> None:
+    judged, report = replayed(VARIANTS[variant])
+    assert judged.violation is None and not report.violations, judged.violation
+    assert report.statistics.finished == len(REQUESTS) and judged.sweeps > 1
+    assert max(report.series.used) <= report.usable_blocks
+    counted: dict[str, Callable[[], int]] = {
+        "ranks": lambda: judged.acceptor.counts["ranks"],
+        "host": lambda: report.statistics.host_hit_tokens or 0,
+        "host and ranks": lambda: report.statistics.copies or 0,
+        "windows": lambda: judged.acceptor.counts["slides"],
+        "pages": lambda: report.statistics.hit_tokens,
+        "threads": lambda: report.statistics.hit_tokens,
+    }
+    assert counted[variant]() > 0
+
+
+def test_what_the_device_has_dropped_is_hit_on_the_host() -> None:
+    """Of all prompt tokens each is hit on the device, loaded from the host, or computed."""
+    with_host, without = (replayed(msgspec.structs.replace(HOST, num_host_blocks=n))[1].statistics for n in (600, 0))
+    assert with_host.host_hit_tokens and with_host.written_tokens < without.written_tokens
+    assert without.host_hit_tokens is None and without.copies is None
+
+
+def test_failed_copies_cost_their_tokens_and_nothing_else() -> None:
+    judged, report = replayed(HOST, fail_copies=4)
+    statistics = report.statistics
+    assert judged.violation is None and statistics.finished == len(REQUESTS)
+    assert statistics.failed_copies * 3 <= (statistics.copies or 0) <= statistics.failed_copies * 3 + 3
+
+
+def test_a_failed_load_that_counts_as_done_is_found_in_a_replay() -> None:
+    judged, report = replayed(HOST, build("B54"), fail_copies=4)
+    assert judged.violation is not None and judged.violation.family is Family.TIERS
+    assert report.statistics.stopped
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host-blocks", "1"], "--host-blocks: 1, expected 0, or at least 2 (host block 0 is padding)"),
+        (["--host-blocks", "9", "--window", "4"], "--window: a composite, expected no single blocks"),
+        (["--pages", "9", "--ranks", "2"], "--pages: 9, expected 0 in a pool of ranks or a composite"),
+        (["--ranks", "0"], "--ranks: 0, expected 1 to 1024"),
+        (["--threads", "0"], "--threads"),
+        (["--target", "hierarchy"], "TorchHierarchyTarget: a config of a manager"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", "builtin", "--requests", "2", *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("kvspec: error:") == 1
+
+
+def test_the_command_says_what_came_from_the_host(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["replay", "builtin", "--requests", "20", "--blocks", "200", "--host-blocks", "400", "--ranks", "2"]
+    assert run(words) == 0
+    told = capsys.readouterr().out
+    assert "199 usable blocks of 16 tokens on each of 2 ranks, 399 on the host" in told
+    assert "tokens came from the host" in told and "holds: 0 violations" in told
