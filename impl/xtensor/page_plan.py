@@ -34,7 +34,8 @@ def plan_pages(
     """The best choice of at most `spare` pages.
 
     It goes from page to page. All that matters of the choice so far is how many pages it has, and since which page it
-    has all: that says which of the blocks that end on the next page are ready with it.
+    has all: that says which of the blocks that end on the next page are ready with it. Behind the last mapped page it
+    ends as soon as enough blocks are ready; pages further on could at best be fewer.
 
     Args:
         spans: first and last page of each free block.
@@ -50,6 +51,7 @@ def plan_pages(
         firsts[last].append(first)
         longest = max(longest, last - first + 1)
     spare = min(spare, wanted * longest)
+    mapped = max(in_use | idle, default=-1)
     ways = {(0, 0): _Way(0, 0, ())}
     for page in range(max(firsts, default=-1) + 1):
         after: dict[tuple[int, int], _Way] = {}
@@ -65,6 +67,8 @@ def plan_pages(
                     chosen = _Way(ready, way.kept - (page in unmapped), (*way.pages, -page))
                     _keep(after, (had + 1, since), chosen)
         ways = after
+        if page >= mapped and max(ways.values()).num_ready == wanted:
+            break
     best = max(ways.values())
     return PagePlan(best.num_ready, tuple(-page for page in best.pages))
 
