@@ -45,6 +45,16 @@ def refused_keeps_taken(self: XTensorBlockManagerImpl, num_blocks: int) -> list[
     return taken
 
 
+def short_gets_padding(self: XTensorBlockManagerImpl, num_blocks: int) -> list[Block] | None:
+    """Where one page too few can be had, the padding block fills in, whose page is always there."""
+    blocks = XTensorBlockManagerImpl.allocate(self, num_blocks)
+    if blocks is None and num_blocks:
+        blocks = XTensorBlockManagerImpl.allocate(self, num_blocks - 1)
+        if blocks is not None:
+            blocks += self._count([self.padding_block_.copy()])
+    return blocks
+
+
 def failed_page_is_lost(self: VirtualPages, page: int, region: int) -> bool:
     """A physical page that could not be mapped is not given back."""
     physical = self._pool.take()

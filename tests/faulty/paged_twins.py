@@ -23,10 +23,11 @@ from .twins import _row
 
 FAULTS: Final = (
     # -- one for each scenario of the field (tests/corpus/pages)
+    _row("B18", "padding stands in for a page", "reserved", (Manager, "allocate", f.short_gets_padding)),
+    _row("B24", "reclaim takes cached blocks' pages", "pages", (Manager, "_is_idle", f.idle_with_cached)),
     _row("B34", "a refusal loses what was taken", "atomic_failure", (Manager, "allocate", f.refused_keeps_taken)),
     # -- others
     _row("padding_unmapped", "reclaim takes the padding's page", "pages", (Manager, "_is_idle", f.idle_with_padding)),
-    _row("cached_unmapped", "reclaim takes cached blocks' pages", "pages", (Manager, "_is_idle", f.idle_with_cached)),
     _row("half_mapped", "a block on half of its pages is taken", "pages", (Manager, "is_ready", f.ready_by_first_page)),
     _row("page_lost", "a failed mapping loses its page", "progress", (Pages, "_map_region", f.failed_page_is_lost)),
     _row("idle_stays", "own idle pages are not taken", "progress", (Manager, "_plan", f.idle_stays)),

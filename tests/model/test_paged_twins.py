@@ -24,9 +24,10 @@ MOST_LINES = 15
 FIELD = Path(__file__).parent.parent / "corpus" / "pages"
 SCENARIOS = sorted(FIELD.glob("*.kv"))
 BROKEN = {
+    "B18": "reserved/padding_handed_out",
+    "B24": "pages/unmap_begin",
     "B34": "atomic_failure/refusal_changes_nothing",
     "padding_unmapped": "pages/unmap_begin",
-    "cached_unmapped": "pages/unmap_begin",
     "half_mapped": "pages/take",
     "page_lost": "misuse/legal_call_refused",
     "idle_stays": "progress/refused_for_cause",
