@@ -55,7 +55,7 @@ def _load(name: str) -> MakeTarget:
     path = OWN.get(name, name)
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
-        fail_input(f"'{name}' is no target", where="TARGET", expected="torch, pool, model or package.module:attribute")
+        fail_input(f"'{name}' is no target", where="TARGET", expected=f"{', '.join(OWN)} or package.module:attribute")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -12,6 +12,7 @@ import pytest
 
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
+from kvspec.cli.targets import OWN
 from kvspec.model import acceptor
 from kvspec.model.conformance import METHODS_OF, CompositeTarget, PoolTarget
 from kvspec.model.promises import CHECKS, PROMISES, STEPS_OF, Family
@@ -124,6 +125,11 @@ def test_every_rule_has_a_sentence() -> None:
     assert {a or b for a, b in named} == set(CHECKS)
     for chapter, steps in STEPS_OF.items():
         assert set(steps) <= set(load(chapter).event_names)
+
+
+def test_our_own_targets_are_named() -> None:
+    said = DOCS[DOCS.index("Our own targets have names.") : DOCS.index("is the executable model itself")]
+    assert set(re.findall(r"`(\w+)`", said)) == set(OWN)
 
 
 @pytest.mark.parametrize("family", Family)
