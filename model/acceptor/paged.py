@@ -69,7 +69,8 @@ class PagedAcceptor(Acceptor):
             self._events()
             self._failing = deque(failing)
 
-        self._judge("fail_mappings", tuple(failing), lambda: self.target.fail_mappings(failing), explain, None)
+        words = tuple("yes" if fails else "no" for fails in failing)
+        self._judge("fail_mappings", words, lambda: self.target.fail_mappings(failing), explain, None)
 
     # -- what pages do -------------------------------------------------------------------------------------------
 
