@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from typing import Any
 
+from kvspec.impl.block import Block
 from kvspec.impl.block_transfer import BlockTransfer, Direction, Prefetch, Prefix
 from kvspec.impl.hierarchy_block_manager_pool import HierarchyBlockManagerPool as Pool
 from kvspec.impl.hierarchy_target import TorchHierarchyTarget as Target
@@ -83,6 +84,11 @@ def cancelled_load_leaks(self: Pool, sequence: Sequence) -> None:
             self.load_block_transfer_infos_[transfer.rank].remove(transfer)
             del self.transfers_[transfer]
     sequence.loading_, sequence.loaded_ = [], {}
+
+
+def loads_paired_by_number(self: Pool, rank: int, prefix: Prefix, first: int, stop: int) -> list[Block]:
+    """The n-th missing block is filled from the n-th block of the prefix."""
+    return Pool._match(self, rank, prefix, 0, stop - first)
 
 
 # -- what counts as done ----------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ FAULTS: Final = (
         "B53", "an unplanned prefetch counts as finished", "misuse",
         (Target, "finish_prefetch", f.unplanned_is_finished),
     ),
+    _row("B64", "host and device blocks are paired by number", "tiers", (Pool, "_match", f.loads_paired_by_number)),
     _row("B54", "a failed load counts as done", "tiers", (Pool, "_loaded", f.failed_load_counts)),
     # -- others
     _row(

@@ -24,7 +24,7 @@ POOLS = Pools()
 SMALL = PoolConfig(num_blocks=6, block_size=2, num_single_blocks=4, num_host_blocks=6)
 FIELD = Path(__file__).parent.parent / "corpus" / "tiers"
 SCENARIOS = sorted(FIELD.glob("*.kv"))
-ASKED = {"B24", "B25", "B27", "B48", "B50", "B51", "B53", "B54"}
+ASKED = {"B24", "B25", "B27", "B48", "B50", "B51", "B53", "B54", "B64"}
 BUDGET = 40_000
 MOST_LINES = 15
 BROKEN = {
@@ -36,6 +36,7 @@ BROKEN = {
     "B51": "tiers/host_lost",
     "B53": "misuse/error_expected",
     "B54": "tiers/load_counted",
+    "B64": "tiers/load_source",
     "offload_frees_source": "holders/ref_count",
     "load_frees_source": "tiers/copy_kept",
     "end_frees_target": "partition/free_ids",
