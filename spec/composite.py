@@ -214,8 +214,8 @@ class Composite(Machine):
         return self.busy & ~self.rolling
 
     def has_room(self, seq: Seq, group: Group, upto: Token) -> Bool:
-        """The sequence has room in the group for all tokens before a position."""
-        return forall(Token, lambda t: implies(t < upto, self.groups[group].has_room(seq, t)))
+        """The sequence has room in the group for the last token before a position, and so for all before it."""
+        return upto.is_zero() | self.groups[group].has_room(seq, upto.prev())
 
     def has_enough(self, group: Group) -> Bool:
         return self.has_room(self.grower, group, self.need)
@@ -530,7 +530,7 @@ class Composite(Machine):
             old(self).staging()
             & ~self.busy
             & (self.covered[seq] == old(self).need)
-            & forall(Group, lambda g: self.has_room(seq, g, old(self).need))
+            & forall(Group, Token, lambda g, t: implies(t < old(self).need, self.groups[g].has_room(seq, t)))
         )
 
     @theorem("a call is refused only if a group without enough has nothing, free or to slide out", after=refuse)
