@@ -12,6 +12,7 @@ from faulty.twins import Fault
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.concurrent_target import TorchConcurrentTarget
 from kvspec.impl.target import TorchTarget
+from kvspec.model import operations as ops
 from kvspec.model.acceptor import judge_of
 from kvspec.model.conform import ConformOptions, Replayer, conform
 from kvspec.model.conformance import Context, Form, MisuseError, PoolConfig
@@ -114,18 +115,27 @@ def test_errors_and_faults_come_back() -> None:
     judge.leave()
 
 
-LOCKED = """
-pool 2 block 1 threads 2
-start a 0 0
-allocate a 2
+COUNTED = """
+pool 4 block 2 threads 2
+start a 0..3
+allocate a 4
+expect used 2
 """
 
 
-def test_a_call_that_does_not_return_ends_a_scenario() -> None:
-    result = run_scenario(parse_scenario(LOCKED), build("lock_kept"))
-    assert (result.verdict, result.family, result.rule) == ("violated", "misuse", "no_return")
-    assert "has not returned in thread 1, though no other call is running" in result.last.outcome
-    assert any("cannot be shown" in line for line in result.last.after)
+def test_a_scenario_can_be_run_from_threads() -> None:
+    assert run_scenario(parse_scenario(COUNTED), TorchConcurrentTarget).passed
+    result = run_scenario(parse_scenario(COUNTED), build("own_counts"))
+    assert (result.verdict, result.family, result.rule) == ("violated", "usage", "used_count")
+    assert run_scenario(parse_scenario(COUNTED.replace(" threads 2", "")), build("own_counts")).passed
+
+
+def test_after_a_call_that_does_not_return_no_other_is_made() -> None:
+    case = Case(PoolConfig(num_blocks=2, block_size=1, num_threads=2), (ops.Start("a", (0, 0)), ops.Allocate("a", 2)))
+    found = Replayer(build("lock_kept"), POOLS).run(case, describe=True, patience=0.2).violation
+    assert found is not None and found.rule == "no_return"
+    assert "has not returned in thread 1, though no other call is running" in found.what
+    assert any("cannot be shown" in line for line in found.after)
 
 
 def test_the_concurrent_target_has_the_concurrent_manager() -> None:
