@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -175,11 +175,11 @@ class TieredAcceptor(PoolAcceptor):
         return waits or super().may_refuse(seq, count)
 
     def _writable(self, seq: str, num_tokens: int) -> None:
-        self._plans()  # a block that is being filled for the sequence is its own
+        self._plans(self._shown_transfers())  # a block that is being filled for the sequence is its own
         super()._writable(seq, num_tokens)
 
     def _forget(self, seq: str) -> None:
-        self._plans()  # a copy that begins holds what the sequence lets go of
+        self._plans(self._shown_transfers())  # a copy that begins holds what the sequence lets go of
         super()._forget(seq)
 
     def hold(self, seq: str, index: int, name: str) -> None:
@@ -248,8 +248,9 @@ class TieredAcceptor(PoolAcceptor):
 
     def _behind(self) -> None:
         if not self.closed:
-            self._plans()
-            self._given_up()
+            shown = self._shown_transfers()
+            self._plans(shown)
+            self._given_up(shown)
         for _, e in self._host_news:
             raise Violation(
                 Family.TIERS, "host_visible", f"host block {e.block_id} can be found, and no copy to it is complete"
@@ -259,9 +260,9 @@ class TieredAcceptor(PoolAcceptor):
         ranks = range(self.config.num_ranks)
         return {transfer.number: transfer for rank in ranks for transfer in self.target.transfers(rank)}
 
-    def _plans(self) -> None:
+    def _plans(self, shown: Mapping[int, Transfer]) -> None:
         """Copies that were planned."""
-        for number, transfer in self._shown_transfers().items():
+        for number, transfer in shown.items():
             if number not in self.pool.copies:
                 self._planned(transfer)
 
@@ -299,9 +300,8 @@ class TieredAcceptor(PoolAcceptor):
             raise Violation(Family.TIERS, "load_source", what)
         pool.begin_load(transfer.number, seq, index)
 
-    def _given_up(self) -> None:
+    def _given_up(self, shown: Mapping[int, Transfer]) -> None:
         """Copies that are not shown any more: only those that had not begun, and that nobody waits for."""
-        shown = self._shown_transfers()
         for number in self.pool.transfers():
             if number in shown:
                 continue
