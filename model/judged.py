@@ -30,8 +30,8 @@ class JudgedReplay:
     """Drives a target with a workload under the acceptor.
 
     After each operation the invariants are re-evaluated on what it touched, but for those that compare a call with what
-    there was before it (`Compiled`, ghosts): a refusal is compared with that anyway. The whole state and everything that
-    the target shows are compared every `sweep_steps` engine steps and at the end.
+    there was before it (`Compiled`, ghosts): a refusal is compared with that anyway. The whole state and everything
+    that the target shows are compared every `sweep_steps` engine steps and at the end.
 
     Attributes:
         sweeps: how many whole comparisons were made.
