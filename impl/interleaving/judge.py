@@ -9,12 +9,15 @@ meet in a state need not both be continued.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.interleaving.programs import BLOCK_SIZE, Op, Player, Program, Seen, accounts, drained, portrait
-from kvspec.impl.interleaving.scheduler import Chooser, Scheduler
+from kvspec.impl.interleaving.scheduler import Chooser, Scheduler, UndecidedError
 from kvspec.impl.interleaving.steps import Factory, Step
+
+MOST_TRIED: Final = 5_000
+"""Serial operations tried in search of one order, after which a run is given up."""
 
 
 class Done(NamedTuple):
@@ -62,6 +65,8 @@ class Run(Chooser):
         self._choose = choose
         self._player = Player(factory(self.scheduler, program.num_blocks, BLOCK_SIZE))
         self._settled: list[Op] = list(program.setup)
+        self._tried = 0
+        self._dead: set[object] = set()
         self._window: list[Done] = []
         self._position = [0] * len(program.threads)
         self._begun: list[int | None] = [None] * len(program.threads)
@@ -114,21 +119,38 @@ class Run(Chooser):
         return self.violation is None
 
     def _has_order(self) -> bool:
-        goal = portrait(self._player)
-        if len(self._window) == 1:
-            return self._follows(self._serial, self._window, goal)
-        for order in orders(self._window):
-            serial = self._replayed(self._settled)
-            if self._follows(serial, order, goal):
-                self._serial = serial
-                return True
-        return False
+        self._tried, self._dead = 0, set()
+        goal, window = portrait(self._player), list(self._window)
+        return self._grow(self._serial if len(window) == 1 else None, [], window, goal)
 
-    def _follows(self, serial: Player, order: Sequence[Done], goal: tuple[object, ...]) -> bool:
-        if any(serial.apply(done.op) != done.seen for done in order) or portrait(serial) != goal:
+    def _grow(self, serial: Player | None, order: list[Done], rest: list[Done], goal: tuple[object, ...]) -> bool:
+        """Whether this order, which gives what was seen, goes on to the end (Wing and Gong 1993).
+
+        Args:
+            serial: a manager that has followed it; None if one has to be made.
+        """
+        serial = serial or self._replayed([*self._settled, *(done.op for done in order)])
+        state = portrait(serial)
+        if not rest:
+            if state == goal:
+                self._serial = serial
+                self._settled += [done.op for done in order]
+            return state == goal
+        key = (frozenset(map(id, rest)), state)
+        if key in self._dead:
             return False
-        self._settled += [done.op for done in order]
-        return True
+        self._dead.add(key)
+        for done in firsts(rest):
+            self._tried += 1
+            if self._tried > MOST_TRIED:
+                raise UndecidedError(f"{len(self._window)} operations overlap, in too many orders to try them all")
+            serial = serial or self._replayed([*self._settled, *(done.op for done in order)])
+            if serial.apply(done.op) == done.seen:
+                others = [other for other in rest if other is not done]
+                if self._grow(serial, [*order, done], others, goal):
+                    return True
+            serial = None
+        return False
 
     def _replayed(self, ops: Sequence[Op]) -> Player:
         manager = BlockManagerImpl(self._program.num_blocks, BLOCK_SIZE, record_events=False)
@@ -160,14 +182,12 @@ class Run(Chooser):
         return f"nobody can go on: {'; '.join(under_way)}"
 
 
-def orders(window: Sequence[Done]) -> Iterator[list[Done]]:
-    """All orders in which nothing comes before what had ended when it began; the one of their ends first."""
-    if not window:
-        yield []
+def firsts(window: Sequence[Done]) -> Iterator[Done]:
+    """Those before which no other one had ended when they began; the first that ended comes first."""
     for index, done in enumerate(window):
         earlier, rest = window[:index], [*window[:index], *window[index + 1 :]]
         if not (any(one.thread == done.thread for one in earlier) or any(_is_before(one, done) for one in rest)):
-            yield from ([done, *order] for order in orders(rest))
+            yield done
 
 
 def _is_before(one: Done, other: Done) -> bool:

@@ -20,6 +20,10 @@ class Stopped(BaseException):
     """Ends a thread whose run is given up; no error of a manager, so nothing in a manager catches it."""
 
 
+class UndecidedError(RuntimeError):
+    """Nothing can be said of a run."""
+
+
 class Chooser(Protocol):
     """Decides which thread takes its step."""
 

@@ -7,8 +7,10 @@ import os
 import pytest
 from faulty.concurrent_twins import CONCURRENT_FAULTS, ConcurrentFault
 
+from kvspec.impl.interleaving import judge
 from kvspec.impl.interleaving.explore import explore, first_failure, random_run, replay, shrink
 from kvspec.impl.interleaving.programs import parse, random_program
+from kvspec.impl.interleaving.scheduler import UndecidedError
 from kvspec.impl.interleaving.steps import concurrent
 
 DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
@@ -97,6 +99,19 @@ def test_a_mistake_is_found_in_all_interleavings(fault: ConcurrentFault) -> None
 def test_random_interleavings_find_a_mistake(fault: ConcurrentFault) -> None:
     program = parse(fault.program)
     assert any(random_run(program, fault.factory, seed) is not None for seed in range(100))
+
+
+@by_name
+def test_many_operations_that_overlap_are_judged(fault: ConcurrentFault) -> None:
+    """Twenty and more have more orders than anybody can try; most begin with what was not seen."""
+    for seed in range(6):
+        random_run(random_program(seed, threads=5, operations=20, num_blocks=12), fault.factory, seed)
+
+
+def test_what_overlaps_in_too_many_orders_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "MOST_TRIED", 0)
+    with pytest.raises(UndecidedError, match="too many orders"):
+        explore(parse("blocks 2\nthread: count"), concurrent)
 
 
 def test_a_failure_says_what_ran_and_how() -> None:

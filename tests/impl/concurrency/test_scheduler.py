@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctest
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import factorial
 
 import pytest
@@ -13,7 +13,7 @@ from faulty.concurrent_twins import PlainCounter, with_manager
 from kvspec.impl import interleaving
 from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.interleaving.explore import explore, read_schedule, replay, write_schedule
-from kvspec.impl.interleaving.judge import Done, Run, orders
+from kvspec.impl.interleaving.judge import Done, Run, firsts
 from kvspec.impl.interleaving.programs import Op, Program, parse
 from kvspec.impl.interleaving.scheduler import Scheduler
 from kvspec.impl.interleaving.steps import Factory, Step, concurrent
@@ -217,6 +217,14 @@ def test_an_unreadable_program_is_refused(text: str, what: str) -> None:
 def test_a_program_is_written_and_read() -> None:
     text = "blocks 4\nsetup: a = allocate 2; publish a 7\nthread: b = match 7 1; finish b\nthread: evict 1"
     assert str(parse(text)) == text
+
+
+def orders(window: list[Done]) -> Iterator[list[Done]]:
+    """All of them, each grown from its front."""
+    if not window:
+        yield []
+    for first in firsts(window):
+        yield from ([first, *order] for order in orders([done for done in window if done is not first]))
 
 
 def test_only_what_had_ended_comes_before() -> None:
