@@ -14,14 +14,15 @@ that leaves other state without a lock is tried in fewer orders than there are.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.interleaving.judge import Run
-from kvspec.impl.interleaving.programs import Op, Program, parse
+from kvspec.impl.interleaving.programs import Op, Program, ProgramError, parse
 from kvspec.impl.interleaving.steps import Factory, Step
 
 MOST_RUNS = 100_000
@@ -29,6 +30,12 @@ MOST_RUNS = 100_000
 
 MOST_PREEMPTIONS = 3
 """Bound of `first_failure`: most faults need no more (Musuvathi and Qadeer 2007)."""
+
+MOST_STEPS: Final = 100_000
+"""Of a schedule."""
+
+SAMPLES = 30
+"""Random schedules of a program in which `sampled_failure` looks for a violation."""
 
 
 class Failure(NamedTuple):
@@ -46,6 +53,14 @@ class Failure(NamedTuple):
     schedule: tuple[int, ...]
     steps: tuple[Step, ...]
 
+    @classmethod
+    def of(cls, program: Program, run: Run) -> Failure | None:
+        """The failure of a run; None if it has none."""
+        if run.violation is None:
+            return None
+        taken = run.scheduler.taken
+        return cls(program, run.violation, tuple(t for t, _ in taken), tuple(s for _, s in taken))
+
     @property
     def kind(self) -> str:
         """What sort of violation it is."""
@@ -56,9 +71,13 @@ class Failure(NamedTuple):
         """Program and schedule, as `replay` takes them."""
         return f"{self.program}\nschedule: {write_schedule(self.schedule)}"
 
+    @property
+    def log(self) -> list[str]:
+        """A line for each step: who took it, and what it was."""
+        return [f"thread {thread}: {step}" for thread, step in zip(self.schedule, self.steps, strict=True)]
+
     def __str__(self) -> str:
-        lines = [f"  thread {thread}: {step}" for thread, step in zip(self.schedule, self.steps, strict=True)]
-        return "\n".join([self.violation, self.script, *lines])
+        return "\n".join([self.violation, self.script, *(f"  {line}" for line in self.log)])
 
 
 @dataclass
@@ -67,18 +86,44 @@ class Coverage:
 
     Attributes:
         runs: executions.
+        steps: those of all runs.
         states: different states in which no operation was under way and somebody went on.
         classes: classes of complete runs that these stand for; None if the search did not end, or was bounded.
         failure: the first violation; the search ends there.
     """
 
     runs: int = 0
+    steps: int = 0
     states: int = 0
     classes: int | None = None
     failure: Failure | None = None
 
 
 # -- schedules --------------------------------------------------------------------------------------------------------
+class Script(NamedTuple):
+    """A program, and the schedule to run it by; None stands for all of them."""
+
+    program: Program
+    schedule: tuple[int, ...] | None
+
+
+def read_script(text: str) -> Script:
+    """A program that may have a schedule below it.
+
+    Raises:
+        ProgramError: a line of it cannot be read.
+    """
+    above, *below = re.split(r"^[ \t]*schedule:", text, maxsplit=1, flags=re.MULTILINE)
+    program = parse(above)
+    if not below:
+        return Script(program, None)
+    words = " ".join(line.partition("#")[0] for line in below[0].splitlines())
+    try:
+        return Script(program, read_schedule(words))
+    except InvalidRangeError as error:
+        raise ProgramError(error.what, error.expected, above.count("\n") + 1) from error
+
+
 def write_schedule(schedule: Sequence[int]) -> str:
     """Threads with the number of steps that each takes in a row: ``0*3 1*2``."""
     return " ".join(f"{thread}*{len(list(steps))}" for thread, steps in groupby(schedule))
@@ -89,20 +134,31 @@ def read_schedule(text: str) -> tuple[int, ...]:
     schedule: list[int] = []
     for word in text.split():
         thread, star, count = word.partition("*")
-        if not (star and thread.isdecimal() and count.isdecimal()):
+        if not (star and re.fullmatch("[0-9]{1,6}", thread) and re.fullmatch("[0-9]{1,6}", count)):
             raise InvalidRangeError("schedule", word, "thread*steps, such as 0*3")
         schedule += [int(thread)] * int(count)
+        if len(schedule) > MOST_STEPS:
+            raise InvalidRangeError("schedule", f"{len(schedule)} steps", f"at most {MOST_STEPS}")
     return tuple(schedule)
 
 
 def replay(script: str, factory: Factory) -> Run:
-    """Run a program by its schedule (`Failure.script`); when that is over, the first thread that can goes on.
+    """Run a program by its schedule (`Failure.script`); without one, the first thread that can goes on.
 
     Raises:
         InvalidRangeError: the text cannot be read, or a thread of the schedule cannot take a step.
     """
-    program, _, schedule = script.partition("schedule:")
-    left = iter(read_schedule(schedule))
+    program, schedule = read_script(script)
+    return follow(program, schedule or (), factory)
+
+
+def follow(program: Program, schedule: Sequence[int], factory: Factory) -> Run:
+    """Run a program by a schedule; when that is over, the first thread that can goes on.
+
+    Raises:
+        InvalidRangeError: a thread of the schedule cannot take a step.
+    """
+    left = iter(schedule)
 
     def choose(run: Run, pending: dict[int, Step], enabled: list[int], last: int | None) -> int | None:
         if run.is_quiet and not run.settle():
@@ -113,7 +169,7 @@ def replay(script: str, factory: Factory) -> Run:
             raise InvalidRangeError(where, f"thread {thread}", f"one that can go on: {enabled}")
         return thread
 
-    return Run(parse(program), factory, choose).execute()
+    return Run(program, factory, choose).execute()
 
 
 # -- all schedules ----------------------------------------------------------------------------------------------------
@@ -159,6 +215,7 @@ class _Search:
     bound: int | None = None
     most_runs: int = MOST_RUNS
     kind: str = ""
+    on_run: Callable[[Coverage], None] = lambda coverage: None
     coverage: Coverage = field(default_factory=Coverage)
     path: list[_Node] = field(default_factory=list)
     known: dict[object, int] = field(default_factory=dict)
@@ -172,12 +229,15 @@ class _Search:
             self.depth, self.leaf = 0, 0
             run = Run(self.program, self.factory, self._choose).execute()
             coverage.runs += 1
+            coverage.steps += len(run.scheduler.taken)
+            coverage.states = len(self.met)
             if run.violation is not None and run.violation.startswith(self.kind):
-                coverage.failure = _failure(self.program, run)
+                coverage.failure = Failure.of(self.program, run)
                 break
-            if not self._backtrack(1 if run.is_complete else self.leaf):
+            more = self._backtrack(1 if run.is_complete else self.leaf)
+            self.on_run(coverage)
+            if not more:
                 break
-        coverage.states = len(self.met)
         return coverage
 
     def _choose(self, run: Run, pending: dict[int, Step], enabled: list[int], last: int | None) -> int | None:
@@ -232,32 +292,53 @@ class _Search:
         return False
 
 
-def explore(program: Program, factory: Factory, most_runs: int = MOST_RUNS) -> Coverage:
-    """Run a program in all orders of its steps, up to the first violation or so many runs."""
-    return _Search(program, factory, most_runs=most_runs).search()
+def explore(
+    program: Program,
+    factory: Factory,
+    most_runs: int = MOST_RUNS,
+    on_run: Callable[[Coverage], None] = lambda coverage: None,
+) -> Coverage:
+    """Run a program in all orders of its steps, up to the first violation or so many runs.
+
+    Args:
+        on_run: told after each run how far the search has come.
+    Raises:
+        UndecidedError: nothing can be said of a run.
+    """
+    return _Search(program, factory, most_runs=most_runs, on_run=on_run).search()
 
 
 def first_failure(
-    program: Program, factory: Factory, kind: str = "", preemptions: int = MOST_PREEMPTIONS
+    program: Program, factory: Factory, kind: str = "", preemptions: int = MOST_PREEMPTIONS, most_runs: int = MOST_RUNS
 ) -> Failure | None:
     """A violation with as few preemptions as possible, None if so many give none.
 
     Args:
         kind: how the violation begins, such as "lost id"; a run with another one is not followed further.
+        preemptions: how often a thread that could go on is passed over, at most.
+        most_runs: for each number of preemptions, at most.
     """
     for bound in range(preemptions + 1):
-        failure = _Search(program, factory, bound, kind=kind).search().failure
+        failure = _Search(program, factory, bound, most_runs, kind).search().failure
         if failure is not None:
             return failure
     return None
 
 
-def shrink(failure: Failure, factory: Factory) -> Failure:
-    """The same kind of violation by a program of which no operation can be left out."""
-    for program in _shorter(failure.program):
-        shorter = first_failure(program, factory, failure.kind)
-        if shorter is not None:
-            return shrink(shorter, factory)
+Find = Callable[[Program, Factory, str], Failure | None]
+"""Looks for a violation of this kind in a program, such as `first_failure`."""
+
+
+def shrink(failure: Failure, factory: Factory, find: Find = first_failure) -> Failure:
+    """The same kind of violation by a program of which no operation can be left out, as far as `find` finds it."""
+    place = in_vain = 0
+    while in_vain < len(programs := list(_shorter(failure.program))):
+        place %= len(programs)
+        shorter = find(programs[place], factory, failure.kind)
+        if shorter is None:
+            place, in_vain = place + 1, in_vain + 1
+        else:
+            failure, in_vain = shorter, 0
     return failure
 
 
@@ -276,15 +357,13 @@ def _without_one(ops: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
     return ((*ops[:index], *ops[index + 1 :]) for index in range(len(ops)))
 
 
-def _failure(program: Program, run: Run) -> Failure:
-    assert run.violation is not None
-    taken = run.scheduler.taken
-    return Failure(program, run.violation, tuple(t for t, _ in taken), tuple(s for _, s in taken))
-
-
 # -- random schedules -------------------------------------------------------------------------------------------------
-def random_run(program: Program, factory: Factory, seed: int) -> Failure | None:
-    """Run a program once, by a schedule that the seed decides; its violation, None if there is none."""
+def sample(program: Program, factory: Factory, seed: int) -> Run:
+    """Run a program once, by a schedule that the seed decides.
+
+    Raises:
+        UndecidedError: nothing can be said of the run.
+    """
     draw = random.Random(seed)
 
     def choose(run: Run, pending: dict[int, Step], enabled: list[int], last: int | None) -> int | None:
@@ -292,5 +371,15 @@ def random_run(program: Program, factory: Factory, seed: int) -> Failure | None:
             return None
         return draw.choice(enabled)
 
-    run = Run(program, factory, choose).execute()
-    return None if run.violation is None else _failure(program, run)
+    return Run(program, factory, choose).execute()
+
+
+def random_run(program: Program, factory: Factory, seed: int) -> Failure | None:
+    """The violation in the run that the seed decides, None if there is none."""
+    return Failure.of(program, sample(program, factory, seed))
+
+
+def sampled_failure(program: Program, factory: Factory, kind: str) -> Failure | None:
+    """A violation of this kind in a few random runs, None if they have none."""
+    runs = (random_run(program, factory, seed) for seed in range(SAMPLES))
+    return next((found for found in runs if found is not None and found.violation.startswith(kind)), None)

@@ -6,7 +6,7 @@
     thread: d = match 7 1; finish d
 
 A register holds handles. Setup runs before the threads, step by step. What comes before ``=`` is the register that the
-operation fills; an operation on an empty register does nothing.
+operation fills; an operation on an empty register does nothing. What follows ``#`` is a comment.
 """
 
 from __future__ import annotations
@@ -25,6 +25,23 @@ Seen = object
 """What an operation lets its caller see: ids, a number, None, or the name of an error."""
 
 BLOCK_SIZE: Final = 1
+
+MOST_NUMBER: Final = 999
+"""The largest number in a program; it keeps pools small, and the tokens of two families apart."""
+
+MOST_THREADS: Final = 64
+
+
+class ProgramError(InvalidRangeError):
+    """A text that is no program.
+
+    Attributes:
+        line: where, from 1; None if it is about the whole text.
+    """
+
+    def __init__(self, what: str, expected: str, line: int | None = None) -> None:
+        super().__init__("program" if line is None else f"program, line {line}", what, expected)
+        self.line = line
 
 
 class Op(NamedTuple):
@@ -179,21 +196,24 @@ def parse(text: str) -> Program:
     """A program from its text.
 
     Raises:
-        InvalidRangeError: a line cannot be read; the error names it.
+        ProgramError: a line cannot be read; the error names it.
     """
     num_blocks, setup, threads = 0, tuple[Op, ...](), []
     for number, line in enumerate(text.splitlines(), 1):
-        head, _, rest = line.strip().partition(":")
+        line = line.partition("#")[0].strip()
+        head, _, rest = line.partition(":")
         if head == "setup":
             setup += _ops(rest, number)
         elif head == "thread":
             threads.append(_ops(rest, number))
-        elif head.startswith("blocks ") and head[7:].isdecimal():
-            num_blocks = int(head[7:])
-        elif head:
-            raise _unreadable(number, line.strip(), "blocks N, setup: ... or thread: ...")
+        elif head.startswith("blocks ") and (blocks := _number(head[7:].strip())) is not None:
+            num_blocks = blocks
+        elif line:
+            raise ProgramError(line, f"blocks N (at most {MOST_NUMBER}), setup: ... or thread: ...", number)
     if num_blocks < 2:
-        raise InvalidRangeError("program", f"{num_blocks} blocks", "a line: blocks N, with N at least 2")
+        raise ProgramError(f"{num_blocks} blocks", "a line: blocks N, with N at least 2")
+    if len(threads) > MOST_THREADS:
+        raise ProgramError(f"{len(threads)} threads", f"at most {MOST_THREADS}")
     return Program(num_blocks, setup, tuple(threads))
 
 
@@ -206,23 +226,25 @@ def _op(text: str, line: int) -> Op:
     words = right.split() if equals else text.split()
     known = OPERATIONS.get(words[0]) if words else None
     if known is None:
-        raise _unreadable(line, text, f"one of {', '.join(OPERATIONS)}")
-    fits = len(words) - 1 == len(known.takes) and bool(left.strip() and equals) == known.fills
+        raise ProgramError(text, f"one of {', '.join(OPERATIONS)}", line)
+    target = left.strip() if equals else ""
+    fits = len(words) - 1 == len(known.takes) and bool(equals) == known.fills == target.isidentifier()
     arguments = [_argument(word, kind) for word, kind in zip(words[1:], known.takes, strict=False)]
     if not fits or None in arguments:
         wanted = " ".join([*["register ="] * known.fills, words[0], *known.takes])
-        raise _unreadable(line, text, wanted)
-    return Op(words[0], tuple(a for a in arguments if a is not None), left.strip() if equals else "")
+        limit = f" (at most {MOST_NUMBER})" if "number" in known.takes else ""
+        raise ProgramError(text, wanted + limit, line)
+    return Op(words[0], tuple(a for a in arguments if a is not None), target)
 
 
 def _argument(word: str, kind: str) -> str | int | None:
     if kind == "number":
-        return int(word) if word.isdecimal() else None
+        return _number(word)
     return word if word.isidentifier() else None
 
 
-def _unreadable(line: int, what: str, expected: str) -> InvalidRangeError:
-    return InvalidRangeError(f"program, line {line}", what, expected)
+def _number(word: str) -> int | None:
+    return int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(MOST_NUMBER)) else None
 
 
 # -- random -----------------------------------------------------------------------------------------------------------
@@ -309,7 +331,8 @@ def accounts(manager: BlockManagerImpl, handles: Iterable[Block]) -> str | None:
     cache = manager.prefix_cache_
     entries = [] if cache is None else list(cache.entries_.values())
     for block in [manager.padding_block_, *entries, *handles]:
-        assert block.record_ is not None
+        if block.record_ is None:
+            return "lost handle: one that nobody gave back, or that the cache keeps, was released"
         holders[block.record_.id_] += 1
     for block_id, count in enumerate(holders):
         record = manager._records[block_id]

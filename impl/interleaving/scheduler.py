@@ -9,9 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kvspec.impl.interleaving.steps import Step
+
+PATIENCE: Final = 10.0
+"""Seconds in which a thread that has the token has to come to a step or to its end."""
 
 _T = TypeVar("_T")
 
@@ -123,6 +126,7 @@ class Scheduler:
         """Run the threads to their ends; False if the run was given up, or in a deadlock.
 
         Raises:
+            UndecidedError: a thread neither took a step nor ended.
             BaseException: what a body or the chooser raised.
         """
         self._threads = [_Thread() for _ in bodies]
@@ -131,16 +135,32 @@ class Scheduler:
         for index, worker in enumerate(workers):
             self.running, self.is_running = index, True
             worker.start()
-            self._back.acquire()
+            self._wait()
         self._starting = False
         self._pass_token(None)
-        self._back.acquire()
+        self._wait()
         self.is_running = False
         for worker in workers:
             worker.join()
         if self._failure is not None:
             raise self._failure
         return not self._stopped
+
+    def _wait(self) -> None:
+        """Until the token is back. Threads of a run that is interrupted, or stuck, end with their next step."""
+        seen = None
+        try:
+            while not self._back.acquire(timeout=PATIENCE):
+                now = self.running, len(self.taken)
+                if now == seen and self.is_running:
+                    raise UndecidedError(
+                        f"thread {self.running} neither takes a step nor ends: it waits for a lock that it was not "
+                        "given, or goes round in circles"
+                    )
+                seen = now
+        except BaseException:
+            self._stopped = True
+            raise
 
     def aside(self, look: Callable[[], _T]) -> _T:
         """What `look` returns; it runs in the thread that has the token, and none of what it does is a step."""

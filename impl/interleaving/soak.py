@@ -1,7 +1,8 @@
 """Threads that really run side by side, for many operations, with the accounts looked at again and again.
 
 The interpreter rarely takes the processor from a thread between two neighbouring instructions. So at steps, drawn by
-the seed, the thread gives it away; which thread gets it is up to the machine.
+the seed, the thread gives it away; which thread gets it is up to the machine. Whether that is enough here is asked by
+`control`: a soak that would not find a lost update says nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 from types import TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kvspec.impl.block import Block
+from kvspec.impl.block import Block, TrackedBlock
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.interleaving.programs import BLOCK_SIZE, accounts, drained, tokens_of
-from kvspec.impl.interleaving.steps import Factory, Step
+from kvspec.impl.interleaving.steps import Factory, Step, Stepper, watched
 
 FAMILIES = 2
 """Different prefixes; few, so that all threads hold handles of the same blocks."""
@@ -28,6 +29,12 @@ MOST_HELD = 3
 
 PASS_ON = {"acquire": 0.02, "release": 0.02, "load": 0.02, "store": 0.2}
 """How often the processor is given away before a step of each kind; most before a store, which may be out of date."""
+
+
+ROUNDS: Final = 40
+
+PATIENCE: Final = 10.0
+"""Seconds in which at least one of the threads has to begin another operation."""
 
 
 class YieldingSteps:
@@ -186,10 +193,24 @@ class _Soak:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            self._wait(threads)
+        except BaseException:
+            self.violation = "interrupted"  # which ends the threads
+            raise
         if self.violation is None:
             self.violation = accounts(self.manager, self.handles())
+
+    def _wait(self, threads: list[threading.Thread]) -> None:
+        """Until all have ended; that none comes further is a violation."""
+        seen = None
+        while running := [thread for thread in threads if thread.is_alive()]:
+            running[0].join(PATIENCE)
+            begun = self.report().operations
+            if running[0].is_alive() and begun == seen:
+                self.violation = f"no return: no thread has come to the end of an operation for {PATIENCE:g} seconds"
+                return
+            seen = begun
 
     def handles(self) -> list[Block]:
         return [*self.mail, *chain.from_iterable(worker.handles() for worker in self.workers)]
@@ -203,9 +224,25 @@ class _Soak:
             except Exception as error:
                 self.violation = f"{type(error).__name__}: {error}"
 
+    def report(self) -> SoakReport:
+        workers = self.workers
+        return SoakReport(
+            sum(worker.operations for worker in workers),
+            sum(worker.refused for worker in workers),
+            sum(worker.passed_on for worker in workers),
+            self.violation,
+        )
+
 
 def soak(
-    factory: Factory, operations: int, *, threads: int = 8, seed: int = 0, num_blocks: int = 20, rounds: int = 40
+    factory: Factory,
+    operations: int,
+    *,
+    threads: int = 8,
+    seed: int = 0,
+    num_blocks: int = 20,
+    rounds: int = ROUNDS,
+    on_round: Callable[[SoakReport], None] = lambda report: None,
 ) -> SoakReport:
     """So many operations by threads that really run, the accounts after each round, and a drain at the end.
 
@@ -213,18 +250,31 @@ def soak(
         factory: makes the manager.
         operations: of all threads and rounds together, at least.
         threads, seed, num_blocks, rounds: as they say.
+        on_round: told after each round what has come of it so far.
     """
     run = _Soak(factory, threads, seed, num_blocks)
     for _ in range(rounds):
         run.round(len(range(0, operations, rounds)))  # rounded up
+        on_round(run.report())
         if run.violation is not None:
             break
     else:
         run.violation = drained(run.manager, run.handles())
-    workers = run.workers
-    return SoakReport(
-        sum(worker.operations for worker in workers),
-        sum(worker.refused for worker in workers),
-        sum(worker.passed_on for worker in workers),
-        run.violation,
-    )
+    return run.report()
+
+
+# -- would a mistake be found? ----------------------------------------------------------------------------------------
+class PlainCounter(ConcurrentBlockManagerImpl):
+    """Handles are counted without the lock: load and store are two steps."""
+
+    handle_types_ = (Block, TrackedBlock)
+
+
+def plain_counter(stepper: Stepper, num_blocks: int, block_size: int) -> ConcurrentBlockManagerImpl:
+    """`PlainCounter` as a `Factory`."""
+    return watched(PlainCounter, stepper, num_blocks, block_size, stepper.lock())
+
+
+def control(operations: int, *, threads: int = 8, seed: int = 0, num_blocks: int = 20) -> SoakReport:
+    """A soak of `PlainCounter` by a tenth of the operations; what it finds there, if anything."""
+    return soak(plain_counter, operations // 10, threads=threads, seed=seed, num_blocks=num_blocks, rounds=ROUNDS // 4)

@@ -13,14 +13,9 @@ from kvspec.impl.concurrent_block_manager_impl import (
     ConcurrentPrefixCache,
     TrackedConcurrentBlock,
 )
+from kvspec.impl.interleaving.soak import plain_counter
 from kvspec.impl.interleaving.steps import Factory, Stepper, watched
 from kvspec.impl.prefix_cache import CacheEntry, PrefixCache
-
-
-class PlainCounter(ConcurrentBlockManagerImpl):
-    """Handles are counted without the lock: load and store are two steps."""
-
-    handle_types_ = (Block, TrackedBlock)
 
 
 class UnlocksBeforeFree(ConcurrentBlockManagerImpl):
@@ -181,7 +176,7 @@ CONCURRENT_FAULTS: Final = (
     ),
     ConcurrentFault(
         "plain_counter_copy",
-        with_manager(PlainCounter),
+        plain_counter,
         "use after free",
         """blocks 3
         setup: a = allocate 1; b = copy a
@@ -190,7 +185,7 @@ CONCURRENT_FAULTS: Final = (
     ),
     ConcurrentFault(
         "plain_counter_release",
-        with_manager(PlainCounter),
+        plain_counter,
         "lost id",
         """blocks 3
         setup: a = allocate 1; b = copy a

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from math import factorial
 
 import pytest
-from faulty.concurrent_twins import PlainCounter, with_manager
 
 from kvspec.impl import interleaving
 from kvspec.impl.errors import InvalidRangeError
-from kvspec.impl.interleaving.explore import explore, read_schedule, replay, write_schedule
+from kvspec.impl.interleaving import scheduler as scheduling
+from kvspec.impl.interleaving.explore import explore, read_schedule, read_script, replay, write_schedule
 from kvspec.impl.interleaving.judge import Done, Run, firsts
-from kvspec.impl.interleaving.programs import Op, Program, parse
-from kvspec.impl.interleaving.scheduler import Scheduler
+from kvspec.impl.interleaving.programs import Op, Program, ProgramError, parse
+from kvspec.impl.interleaving.scheduler import Scheduler, UndecidedError
+from kvspec.impl.interleaving.soak import plain_counter
 from kvspec.impl.interleaving.steps import Factory, Step, concurrent
 
 
@@ -109,6 +110,51 @@ def test_a_chooser_that_fails_is_not_taken_for_the_manager() -> None:
         Run(program, concurrent, choose).execute()
 
 
+def test_a_thread_that_comes_to_no_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for a lock that is not one of the scheduler, and that a thread has which waits for its turn."""
+    monkeypatch.setattr(scheduling, "PATIENCE", 0.2)
+    scheduler, own, ends = Scheduler(Follow(0, 1)), threading.Lock(), list[str]()
+
+    def body() -> None:
+        scheduler.at(Step("store", "x"))
+        with own:
+            scheduler.at(Step("store", "y"))
+        ends.append("end")
+
+    with pytest.raises(UndecidedError, match="thread 1 neither takes a step nor ends"):
+        scheduler.run([body, body])
+    assert not ends
+
+
+def test_a_run_that_is_interrupted_ends_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = Scheduler(Follow())
+    monkeypatch.setattr(scheduler, "_back", _Interrupted())
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run([stepping(scheduler, [], "a", 10)])
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+class _Interrupted:
+    """A gate at which somebody presses Ctrl-C once all threads have started."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    def acquire(self, timeout: float = -1) -> bool:
+        self.calls += 1
+        if self.calls == 2:
+            raise KeyboardInterrupt
+        return self.gate.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self.gate.release()
+
+
 # -- no class is left out ---------------------------------------------------------------------------------------------
 Trace = tuple[tuple[int, Step], ...]
 
@@ -162,7 +208,7 @@ def foata(trace: Trace) -> tuple[frozenset[tuple[int, str]], ...]:
 )
 def test_as_many_classes_are_counted_as_there_are(text: str) -> None:
     """Handles that are counted outside the lock make steps that have no order among each other."""
-    program, factory = parse(text), with_manager(PlainCounter)
+    program, factory = parse(text), plain_counter
     runs = all_runs(program, factory)
     coverage = explore(program, factory)
     assert coverage.failure is None
@@ -185,10 +231,28 @@ def test_a_schedule_is_written_and_read() -> None:
     assert read_schedule(write_schedule(schedule)) == schedule
 
 
-@pytest.mark.parametrize("text", ["0", "0*x", "*3", "a*1", "0*1 2"])
+@pytest.mark.parametrize("text", ["0", "0*x", "*3", "a*1", "0*1 2", "0*1000000", "٠*1"])
 def test_an_unreadable_schedule_is_refused(text: str) -> None:
     with pytest.raises(InvalidRangeError, match="thread\\*steps"):
         read_schedule(text)
+
+
+def test_a_schedule_without_end_is_refused() -> None:
+    with pytest.raises(InvalidRangeError, match="199998 steps; expected at most"):
+        read_schedule("0*99999 1*99999 " * 1000)
+
+
+def test_a_script_is_a_program_with_a_schedule_or_without() -> None:
+    program = parse("blocks 2\nthread: count")
+    assert read_script(str(program)) == (program, None)
+    assert read_script(f"# one\n{program}  # two\n schedule: 0*1  # three\n  0*1") == (program, (0, 0))
+    assert read_script(f"{program}\nschedule:") == (program, ())
+
+
+def test_an_unreadable_schedule_is_refused_with_its_line() -> None:
+    with pytest.raises(ProgramError, match="line 3: x; expected thread") as refused:
+        read_script("blocks 2\nthread: count\nschedule: x")
+    assert refused.value.line == 3
 
 
 def test_a_schedule_that_does_not_fit_is_refused() -> None:
@@ -207,6 +271,13 @@ def test_a_schedule_that_does_not_fit_is_refused() -> None:
         ("blocks 3\nthread: a = allocate b", "expected register = allocate number"),
         ("blocks 3\nthread: finish", "expected finish register"),
         ("blocks 3\nthread: fork a", "one of allocate, match"),
+        ("blocks 3\nthread: a b = allocate 1", "expected register = allocate number"),
+        ("blocks 3\nthread: = allocate 1", "expected register = allocate number"),
+        ("blocks 3\n\nthread: a = allocate 1000", "line 3: .*expected register = allocate number .at most 999"),
+        ("blocks 1000", "line 1: blocks 1000"),
+        ("blocks ٣", "line 1"),
+        ("blocks 3\nwhat", "line 2: what"),
+        ("blocks 3\n" + "thread: count\n" * 65, "65 threads"),
     ],
 )
 def test_an_unreadable_program_is_refused(text: str, what: str) -> None:
