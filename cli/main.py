@@ -50,6 +50,7 @@ COMMANDS: Final = (
     _own("explore", "Go through all states of a chapter in a small scope."),
     _own("manifest", "Prove, mutate, explore, and compare with what is written down."),
     _own("conform", "Drive a KV-cache manager and judge it by the spec."),
+    _own("interleave", "Run threads that call a manager in every order that differs."),
     _own("run", "Run a scenario file."),
     _own("replay", "Replay a request trace on a manager, every invariant watched."),
     _own("explain", "Say in words what the spec demands, and why."),

@@ -53,20 +53,33 @@ def _by_form(manager: MakeTarget, others: Mapping[Form, str]) -> MakeTarget:
 
 def _load(name: str) -> MakeTarget:
     path = OWN.get(name, name)
+    return _checked(load_attribute(path, where="TARGET", names=", ".join(OWN)), name)
+
+
+def load_attribute(path: str, *, where: str, names: str) -> Any:
+    """What ``package.module:attribute`` stands for; a module in the current folder is found too.
+
+    Args:
+        where: the option or argument that the path was given for.
+        names: what could have been given instead of a path.
+
+    Raises:
+        InputError: there is no such module or attribute.
+    """
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
-        fail_input(f"'{name}' is no target", where="TARGET", expected=f"{', '.join(OWN)} or package.module:attribute")
+        fail_input(f"'{path}' is no target", where=where, expected=f"{names} or package.module:attribute")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         found: Any = import_module(module)
     except Exception as error:
-        fail_input(f"cannot import {module}: {type(error).__name__}: {error}", where="TARGET")
+        fail_input(f"cannot import {module}: {type(error).__name__}: {error}", where=where)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            fail_input(f"{module} has no {attribute}", where="TARGET", expected="the name of a class")
+            fail_input(f"{module} has no {attribute}", where=where, expected="the name of a class")
         found = getattr(found, part)
-    return _checked(found, name)
+    return found
 
 
 def _checked(found: Any, name: str) -> MakeTarget:

@@ -138,7 +138,7 @@ class ConcurrentBlockManagerImpl(BlockManagerImpl):
         InvalidRangeError: a size is out of range.
     """
 
-    handle_types_: tuple[type[Block], type[TrackedBlock]] = (ConcurrentBlock, TrackedConcurrentBlock)
+    handle_types_: tuple[type[Block], type[Block]] = (ConcurrentBlock, TrackedConcurrentBlock)
 
     def __init__(
         self,

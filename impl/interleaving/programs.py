@@ -359,12 +359,15 @@ def _idle_accounts(cache: PrefixCache) -> str | None:
 
 def drained(manager: BlockManagerImpl, handles: Iterable[Block]) -> str | None:
     """Give all handles back and drop the cache; what keeps ids but padding from being free then (field rule I9)."""
-    for block in list(handles):
-        if block.counted_:
-            manager.deallocate([block])
-        block.release()
-    if manager.prefix_cache_ is not None:
-        manager.prefix_cache_.reset()
+    try:
+        for block in list(handles):
+            if block.counted_:
+                manager.deallocate([block])
+            block.release()
+        if manager.prefix_cache_ is not None:
+            manager.prefix_cache_.reset()
+    except Exception as error:
+        return f"drain: {type(error).__name__}: {error}"
     free, used = sorted(manager.free_blocks_[: manager.num_free_blocks_]), manager.num_used_blocks_
     if free == list(range(1, manager.num_total_blocks)) and not used:
         return None
