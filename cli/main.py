@@ -46,7 +46,7 @@ def _own(name: str, help_line: str) -> Command:
 COMMANDS: Final = (
     _own("check", "Prove and explore the spec, and judge the managers of kvspec."),
     _own("prove", "Prove every obligation of the spec, for pools of any size."),
-    _own("mutate", "Make one mistake at a time in the spec, and see what turns red."),
+    _own("mutate", "Make one mistake at a time in the spec; see what turns red."),
     _own("explore", "Go through all states of a chapter in a small scope."),
     _own("manifest", "Prove, mutate, explore, and compare with what is written down."),
     _own("conform", "Drive a KV-cache manager and judge it by the spec."),

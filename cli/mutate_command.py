@@ -34,7 +34,7 @@ def mutate(
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
-    """Make one mistake at a time in the spec, and see what turns red."""
+    """Make one mistake at a time in the spec; see what turns red."""
     json_file = JsonFile(json, force=force)
     with manifest_input():
         run = MutationRun(spec_chapters(chapter), notebook, again)
