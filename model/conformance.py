@@ -539,8 +539,9 @@ class HostTarget(PoolTarget, Protocol):
     its ends from its plan to its end.
 
     **Loads** are planned by a granted `allocate`, for blocks of the table behind what was hit whose tokens the host
-    has. The sequence cannot be written while one of them has not ended; when all have, it goes on behind the leading
-    blocks that are complete. A sequence that gives its blocks back waits no more; copies that have begun go on.
+    has, as far as a hit may reach. The sequence cannot be written while one of them has not ended; when all have, it
+    goes on behind the leading blocks that are complete. A sequence that gives its blocks back waits no more; copies
+    that have begun go on.
 
     **Offloads** are planned by `deallocate`, for published blocks that the host does not have. The key can be found on
     the host when the copy is complete, and not before; never behind a failed one, nor if there was a `reset` meanwhile.
@@ -572,8 +573,8 @@ class HostTarget(PoolTarget, Protocol):
 
     def plan_prefetch(self, name: str, num_blocks: int) -> Sequence[tuple[int, int]]:
         """The store has so many leading blocks: the logical index and the host block for each that is to come, one
-        after the other. Blocks that the host has are left out, and so are those for which it has no room. Error for a
-        second plan, a negative number, or more full blocks than the tokens have."""
+        after the other. Those in front that the host has are left out, and so are those for which it has no room.
+        Error for a second plan, a negative number, or more full blocks than the tokens have."""
 
     def finish_prefetch(self, name: str, contents: Sequence[Tags]) -> None:
         """The contents of the first of the planned blocks have come, and no more will; what has come can be found on

@@ -14,6 +14,9 @@ from kvspec.model.operations import AnyOperation
 _LOADING: Final = table(wait=55, allocate=12, append=10, truncate=8, cache=4, preempt=5, abort=3, deallocate=3)
 """What is next for a sequence that waits for copies."""
 
+_OLD: Final = table(append=45, cache=25, deallocate=20, truncate=5, preempt=5)
+"""What is next for one that is computed and came before the last reset: what it computes now is of no use to others."""
+
 
 def tiered_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
     """A small pool of 1 or 2 ranks, with a host tier that is smaller or larger than the device."""
@@ -54,10 +57,17 @@ class TieredGenerator(Generator):
             return self._start() if len(pool.requests) < self._most else ops.Wake()
         if pool.is_idle() and source.chance(self._sleep_rate):
             return ops.Sleep()
+        if source.chance(0.01):
+            return ops.Reset()
         return super()._valid()
 
     def _row(self, seq: str) -> Makers:
-        return _LOADING if self.pool.is_loading(seq) and not self._refused else super()._row(seq)
+        if self._refused:
+            return super()._row(seq)
+        request = self.pool.requests[seq]
+        if self.pool.is_old(seq) and request.computed == len(request.tokens):
+            return _OLD
+        return _LOADING if self.pool.is_loading(seq) else super()._row(seq)
 
     def _wait(self, seq: str) -> AnyOperation:
         return self._transfer() if self.pool.transfers() else self._append(seq)

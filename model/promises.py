@@ -119,13 +119,14 @@ CHECKS: Final[Mapping[str, str]] = {
     "waiting_readable": "a state that is still to be restored cannot be read",
     "load_target": "a load goes to the block that the sequence has at that place, on its rank",
     "load_source": "a load is from the host block that has the tokens of that place",
+    "load_limit": "a load reaches no further than a hit may",
     "load_counted": "once all loads of a sequence have ended, it goes on behind the leading blocks that are complete",
     "offload_published": "what is copied to the host is a published block of the device",
     "copy_kept": "a copy stays as it was planned, goes on once it has begun, and is planned by no refusal or error",
     "copy_begun": "a copy has begun once it was told to, and not before",
     "host_visible": "a key can be found on the host only if a copy to its block is complete",
     "host_lost": "a key can be found on the host until it is evicted, or a reset",
-    "prefetch_places": "what is planned for a prefetch are leading blocks that the store has, each once",
+    "prefetch_places": "a prefetch plans leading blocks that the store has, each once, but none in front that the host has",
     "used_count": "the counter of used blocks is the number of blocks that sequences hold",
 }
 """What each check demands that is not an event or invariant of the specification."""

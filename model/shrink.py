@@ -69,8 +69,8 @@ class Shrinker:
     def run(self) -> None:
         """Search until nothing changes, or the time is used up."""
         passes = (
-            self._chunks, self._sequences, self._folds, self._merges, self._publishers, self._hits, self._ends,
-            self._pool, self._slides, self._everywhere, self._simpler, self._sequences_and_pool, self._pairs,
+            self._chunks, self._sequences, self._evictors, self._folds, self._merges, self._publishers, self._hits,
+            self._ends, self._pool, self._slides, self._everywhere, self._simpler, self._sequences_and_pool, self._pairs,
         )  # fmt: skip
         try:
             self._try(Case(self.best.config, tuple(lives(self.best.operations))))
@@ -138,6 +138,19 @@ class Shrinker:
         changed = False
         for name in dict.fromkeys(n for o in self.best.operations for n in names(o)):
             changed |= self._without(i for i, o in enumerate(self.best.operations) if name in names(o))
+        return changed
+
+    def _evictors(self) -> bool:
+        """Take out a sequence that is there to evict; a call that drops idle keys does so in its place."""
+        changed = False
+        ranks = range(self.best.config.num_ranks)
+        for name in dict.fromkeys(n for o in self.best.operations for n in names(o)):
+            lines = self.best.operations
+            first = next(i for i, o in enumerate(lines) if name in names(o))
+            behind = tuple(o for o in lines[first:] if name not in names(o))
+            if len(lines) - first - len(behind) > 1:
+                drops = (ops.Evict(self.best.config.num_blocks, rank) for rank in ranks)
+                changed |= any(self._try(Case(self.best.config, (*lines[:first], one, *behind))) for one in drops)
         return changed
 
     def _sequences_and_pool(self) -> bool:

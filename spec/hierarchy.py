@@ -131,9 +131,9 @@ class Hierarchy(Machine):
 
     @event
     def publish(self, seq: Seq, index: Index) -> None:
-        """A block that was computed since the last reset becomes matchable on the device (cache)."""
+        """A block that was computed since the last reset, with all before it, becomes matchable on the device (cache)."""
         require(self.computed.has((seq, index)))
-        require(self.fresh.has((seq, index)))
+        require(self.is_new(seq, index))
         require(self.device.full(self.key[seq, index]))
         require(~self.device.cached.has(self.key[seq, index]))
         self.device.publish(self.key[seq, index], self.table[seq, index])
@@ -321,6 +321,11 @@ class Hierarchy(Machine):
             & ~self.computed.has((seq, index))
             & ~self.writing.has((seq, index))
         )
+
+    def is_new(self, seq: Seq, index: Index) -> Bool:
+        """What the place has is not from before the last reset, nor is what it was computed from."""
+        before = forall(Index, lambda i: implies((i < index) & self.computed.has((seq, i)), self.fresh.has((seq, i))))
+        return self.fresh.has((seq, index)) & before
 
     def wanted(self, pin: Pin, seq: Seq, index: Index) -> Bool:
         """The place waits for this copy."""
@@ -747,7 +752,7 @@ class Hierarchy(Machine):
             Index,
             lambda s, i: implies(
                 self.computed.has((s, i))
-                & self.fresh.has((s, i))
+                & self.is_new(s, i)
                 & self.device.full(self.key[s, i])
                 & ~self.device.cached.has(self.key[s, i]),
                 possible(self.publish)(s, i),
@@ -903,13 +908,14 @@ class Hierarchy(Machine):
     def failed_write_is_open(self, seq: Seq, index: Index) -> Bool:
         return old(self).writing.has((seq, index)) & self.open(seq, index)
 
-    @theorem("what is published can be matched, and was computed since the last reset", after=publish)
+    @theorem("what is published can be matched, and was computed since the last reset, as all before it", after=publish)
     def published_is_visible(self, seq: Seq, index: Index) -> Bool:
         return (
             self.device.cached.has(self.key[seq, index])
             & (self.device.entry[self.key[seq, index]] == self.table[seq, index])
             & old(self).computed.has((seq, index))
             & old(self).fresh.has((seq, index))
+            & forall(Index, lambda i: implies((i < index) & self.computed.has((seq, i)), self.fresh.has((seq, i))))
         )
 
     @theorem("a place that is given back has no block, and nobody computes or awaits it", after=give_back)

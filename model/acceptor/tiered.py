@@ -298,6 +298,10 @@ class TieredAcceptor(PoolAcceptor):
         if key is None or key not in host.cached or host.entry[key] != transfer.host_block:
             what = f"{seq}[{index}] is loaded from host block {transfer.host_block}, which does not have its tokens"
             raise Violation(Family.TIERS, "load_source", what)
+        stop, limit = (index + 1) * self.config.block_size, pool.limit(seq, self.hit_limit)
+        if stop > limit:
+            what = f"{seq} is loaded up to token {stop - 1}; of its tokens {limit} may be hit at most"
+            raise Violation(Family.TIERS, "load_limit", what)
         pool.begin_load(transfer.number, seq, index)
 
     def _given_up(self, shown: Mapping[int, Transfer]) -> None:
@@ -365,11 +369,19 @@ class TieredAcceptor(PoolAcceptor):
             if places != sorted(set(places)) or not all(0 <= index < num_blocks for index in places):
                 what = f"places {places} are planned, of {num_blocks} leading blocks"
                 raise Violation(Family.TIERS, "prefetch_places", what)
+            self._not_there(name, places)
             self.pool.plan_prefetch(name, planned)
 
         call = lambda: self._store("plan_prefetch")(name, num_blocks)  # noqa: E731
         planned = self._judge("plan_prefetch", (name, num_blocks), call, explain, misuse)
         return [index for index, _ in planned]
+
+    def _not_there(self, name: str, places: Sequence[int]) -> None:
+        """What is planned first is not among the leading blocks that the host has."""
+        host = self.pool.hosts()[self.pool.prefetches[name].rank]
+        if places and all(self.pool.prefetched(name, index) in host.cached for index in range(places[0] + 1)):
+            what = f"place {places[0]} is planned, and the host has that block and all before it"
+            raise Violation(Family.TIERS, "prefetch_places", what)
 
     def finish_prefetch(self, name: str, num_arrived: int) -> None:
         """So many of the planned blocks have come."""
@@ -444,8 +456,9 @@ class TieredAcceptor(PoolAcceptor):
             if shown != (copy.direction, copy.rank, copy.device, copy.host):
                 raise Violation(Family.TIERS, "copy_kept", f"the {copy.direction} {number} is shown as {transfer}")
             if transfer.started != (number in self.pool.begun):
-                word = "has" if number in self.pool.begun else "has not"
-                raise Violation(Family.TIERS, "copy_begun", f"the {copy.direction} {number} {word} begun")
+                shown_as, was = ("begun", "has not") if transfer.started else ("planned", "has")
+                what = f"the {copy.direction} {number} is shown as {shown_as}, and it {was} begun"
+                raise Violation(Family.TIERS, "copy_begun", what)
 
     def drain(self) -> None:
         """End everything, in both tiers: all must be free."""

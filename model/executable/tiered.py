@@ -150,6 +150,10 @@ class TieredPool(RankedPool):
         known = (index + 1) * size <= len(self.requests[seq].tokens)
         return known and (seq, index) in tier["computed",] and tier["key",][seq, index] is self.key(seq, index)
 
+    def is_old(self, seq: str) -> bool:
+        """The sequence has something, and came before the last reset."""
+        return self.size(seq) > 0 and seq not in self._new
+
     def leading(self, seq: str) -> int:
         """Tokens of the leading blocks that are complete, or what is computed if that is more."""
         computed, size = self.requests[seq].computed, self.config.block_size

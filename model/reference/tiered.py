@@ -63,10 +63,11 @@ class ModelTieredTarget(ModelPoolTarget):
         return granted
 
     def _plan_loads(self, seq: str) -> None:
-        """All that can be loaded without a gap; at random fewer."""
+        """All that can be loaded without a gap and may be hit; at random fewer."""
         behind = self._pool.blocks_for(self._pool.requests[seq].computed)
+        stop = self._pool.limit(seq, self.hit_limit) // self.config.block_size
         for number, index in enumerate(self._pool.loadable(seq), behind):
-            if index != number or self._at_random(0.1):
+            if index != number or index >= stop or self._at_random(0.1):
                 return
             self._pool.begin_load(self._new_copy(), seq, index)
 

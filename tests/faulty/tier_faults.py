@@ -219,6 +219,24 @@ def published_after_reset(self: Pool, sequence: Sequence) -> None:
         publish(self._ordinary(sequence.dp_rank_), sequence)
 
 
+def allocate_remembers_old(self: Pool, sequence: Sequence, num_tokens: int) -> bool:
+    if sequence.began_ != self.num_resets_:
+        old = self.__dict__.setdefault("old", {})
+        old.setdefault((id(sequence), self.num_resets_), sequence.num_full_blocks)
+    return Pool.allocate(self, sequence, num_tokens)
+
+
+def published_behind_old(self: Pool, sequence: Sequence) -> None:
+    """What was computed behind a reset gets its key, though it was computed from what is from before."""
+    if sequence.began_ == self.num_resets_ or sequence.dp_rank_ is None:
+        Pool._publish(self, sequence)
+        return
+    full = sequence.num_full_blocks
+    first = self.__dict__.get("old", {}).get((id(sequence), self.num_resets_), full)
+    blocks = sequence.kv_state_.blocks_[first:full]
+    self._ordinary(sequence.dp_rank_).cache(sequence.tokens_, blocks, sequence.keys_, first)
+
+
 def sleep_keeps_keys(self: Pool) -> None:
     """The device loses its contents and keeps its keys."""
     caches = self.prefix_caches()

@@ -80,6 +80,10 @@ FAULTS: Final = (
         "published_after_reset", "what is from before a reset is published", "publish_after_write",
         (Pool, "_publish", f.published_after_reset),
     ),
+    _row(
+        "published_behind_old", "what rests on something from before a reset is published", "publish_after_write",
+        (Pool, "_publish", f.published_behind_old), (Pool, "allocate", f.allocate_remembers_old),
+    ),
     _row("sleep_while_used", "the device sleeps while it is used", "misuse", (Pool, "sleep", f.sleep_while_used)),
     _row("sleep_drops_host", "sleep drops the keys of the host", "tiers", (Pool, "sleep", f.sleep_drops_host)),
 )  # fmt: skip
