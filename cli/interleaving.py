@@ -15,7 +15,6 @@ from kvspec.impl.errors import InvalidRangeError
 from kvspec.impl.interleaving.explore import (
     Coverage,
     Failure,
-    Find,
     Script,
     explore,
     first_failure,
@@ -29,7 +28,7 @@ from kvspec.impl.interleaving.soak import SoakReport, control, soak
 from kvspec.impl.interleaving.steps import Factory
 
 SHRINK_SECONDS: Final = 30.0
-SHRINK_RUNS: Final = 2_000
+SHRINK_RUNS: Final = 1_000
 """Of each smaller program, for each number of preemptions."""
 
 
@@ -108,7 +107,7 @@ class Orders(Job):
                     self.reason = f"{name} was given up after {counted(coverage.runs, 'run')}; raise --max-runs"
 
     def smaller(self, failure: Failure) -> Failure:
-        return shrink(_fewest(failure, self.factory), self.factory, _until(SHRINK_SECONDS))
+        return _smallest(failure, self.factory)
 
     def covered(self) -> Iterator[str]:
         width = max(map(len, (*self.rows, "all")))
@@ -144,7 +143,8 @@ class Schedule(Job):
         try:
             run = follow(program, schedule, self.factory)
         except InvalidRangeError as error:
-            fail_input(f"{error.where}: {error.what}", where=str(self.path), expected=error.expected)
+            expected = f"{error.expected}, or no schedule, for every order"
+            fail_input(f"{error.where}: {error.what}", where=str(self.path), expected=expected)
         self.steps = len(run.scheduler.taken)
         failure = Failure.of(program, run)
         if failure is not None:
@@ -187,8 +187,7 @@ class Random(Job):
                 bar.advance()
 
     def smaller(self, failure: Failure) -> Failure:
-        find = _until(SHRINK_SECONDS)
-        return shrink(shrink(failure, self.factory, sampled_failure), self.factory, find)
+        return _smallest(shrink(failure, self.factory, sampled_failure), self.factory)
 
     def covered(self) -> Iterator[str]:
         yield (
@@ -270,16 +269,11 @@ def _sum(parts: list[Coverage]) -> Coverage:
     return Coverage(sum(c.runs for c in parts), sum(c.steps for c in parts), sum(c.states for c in parts), whole)
 
 
-def _fewest(failure: Failure, factory: Factory) -> Failure:
-    """The same of the same program with as few preemptions as can be."""
-    return first_failure(failure.program, factory, failure.kind, most_runs=SHRINK_RUNS) or failure
-
-
-def _until(seconds: float) -> Find:
-    """A `first_failure` that finds nothing any more after so many seconds."""
-    end = time.monotonic() + seconds
+def _smallest(failure: Failure, factory: Factory) -> Failure:
+    """The same by a program without what it does not need, and by few preemptions, as far as the time allows."""
+    end = time.monotonic() + SHRINK_SECONDS
 
     def find(program: Program, factory: Factory, kind: str) -> Failure | None:
         return first_failure(program, factory, kind, most_runs=SHRINK_RUNS) if time.monotonic() < end else None
 
-    return find
+    return shrink(find(failure.program, factory, failure.kind) or failure, factory, find)

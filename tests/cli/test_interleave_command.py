@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +13,11 @@ from transcripts import same, transcripts
 from kvspec.cli import interleaving
 from kvspec.cli.main import INTERRUPTED, run
 from kvspec.cli.output import Exit
-from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.interleaving import scheduler, soak
 from kvspec.impl.interleaving.builtin import PROGRAMS
 from kvspec.impl.interleaving.explore import explore, read_script
-from kvspec.impl.interleaving.judge import Run
-from kvspec.impl.interleaving.programs import OPERATIONS, Program, parse
-from kvspec.impl.interleaving.steps import Factory, Stepper, concurrent, watched
+from kvspec.impl.interleaving.programs import OPERATIONS, parse
+from kvspec.impl.interleaving.steps import concurrent
 
 GUIDE = (Path(__file__).parent.parent.parent / "docs" / "threads.md").read_text(encoding="utf-8")
 LOCK, COUNTER = "faulty.concurrent_twins:plain_lock", "kvspec.impl.interleaving.soak:PlainCounter"
@@ -31,13 +25,23 @@ SMALL = (
     "blocks 3\nsetup: a = allocate 1; b = copy a\nthread: release b; c = allocate 1\nthread: finish a; d = allocate 1"
 )
 WORKSHOP = """
-import threading
+import os, signal, threading
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
 from kvspec.impl.free_list_manager import FreeListManager
 
 class OwnLock(ConcurrentBlockManagerImpl):
     def __init__(self, num_blocks, block_size, *, record_events, lock):
         super().__init__(num_blocks, block_size, record_events=record_events, lock=threading.RLock())
+
+class Pressed(ConcurrentBlockManagerImpl):  # somebody presses Ctrl-C while a thread is in a call
+    left = 0
+
+    def allocate_shared(self, *args, **options):
+        if threading.current_thread() is not threading.main_thread():
+            Pressed.left -= 1
+            if Pressed.left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+        return super().allocate_shared(*args, **options)
 
 class NoLock(ConcurrentBlockManagerImpl):
     def __init__(self, num_blocks, block_size):
@@ -262,31 +266,16 @@ def test_a_bad_program_is_refused_with_its_line(data: bytes, message: str, capsy
 
 
 # -- interruption -----------------------------------------------------------------------------------------------------
-class Pressed(ConcurrentBlockManagerImpl):
-    """In some call of a thread somebody presses Ctrl-C."""
-
-    left = 0
-
-    def allocate_shared(self, *args: object, **options: object) -> object:  # type: ignore[override]
-        if threading.current_thread() is not threading.main_thread():
-            Pressed.left -= 1
-            if Pressed.left == 0:
-                os.kill(os.getpid(), signal.SIGINT)
-        return super().allocate_shared(*args, **options)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("args", "mode", "calls"),
     [([], "orders", 200), (["--random", "200"], "random", 30), (["--soak", "20000"], "soak", 300)],
     ids=["orders", "random", "soak"],
 )
 def test_an_interruption_says_how_far_it_got(
-    args: list[str], mode: str, calls: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    args: list[str], mode: str, calls: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Pressed, "left", calls)
-    monkeypatch.setattr(sys.modules[__name__], "__name__", "pressed")
-    monkeypatch.setitem(sys.modules, "pressed", sys.modules[__name__] if __name__ in sys.modules else None)
-    assert interleave(*args, "--target", "pressed:Pressed", "--json", "r.json") == INTERRUPTED
+    Path("workshop.py").write_text(WORKSHOP.replace("left = 0", f"left = {calls}"))
+    assert interleave(*args, "--target", "workshop:Pressed", "--json", "r.json") == INTERRUPTED
     out, err = capsys.readouterr()
     assert err == "kvspec: interrupted\n"
     assert out.splitlines()[-1] == "unknown: interrupted, and nothing is said of the rest"
@@ -307,3 +296,21 @@ def test_what_was_found_is_shown_though_it_could_not_be_shrunk(
     assert out.splitlines()[-1] == f"violated: {found['violation']}"
     assert (found["complete"], found["exit"], found["verdict"]) == (False, INTERRUPTED, "violated")
     assert read_script(Path(found["saved"]).read_text()).program == parse(SMALL)
+
+
+# -- the guide --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("command", "shown"), transcripts(GUIDE), ids=[c for c, _ in transcripts(GUIDE)])
+def test_a_transcript_is_what_the_command_prints(command: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("plain.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)[0])
+    assert run(command.split()) == (Exit.VIOLATED if "VIOLATED" in shown else Exit.HOLDS)
+    printed = capsys.readouterr().out
+    assert same(printed, shown), printed
+
+
+def test_the_guide_has_every_operation_and_its_example_runs() -> None:
+    rows = dict(re.findall(r"^\| `(?:r = )?(\w+)([^`]*)` \|", GUIDE, flags=re.MULTILINE))
+    assert {name: len(arguments.split()) for name, arguments in rows.items()} == {
+        name: len(operation.takes) for name, operation in OPERATIONS.items()
+    }
+    program = re.findall(r"```\n(blocks .*?)```", GUIDE, re.DOTALL)[0]
+    assert explore(parse(program), concurrent).classes is not None
