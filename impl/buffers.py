@@ -111,8 +111,9 @@ class KVBuffers:
         first = halves[:, :1, :, :1]
         bad = np.flatnonzero((halves != first).any(axis=(0, 1, 3)))  # NaN differs from itself: poison is found too
         if len(bad):
-            cell = halves[:, :, bad[0]].tolist()
-            raise ContentError(f"position {start + int(bad[0])} holds {cell}: poisoned or torn")
+            numbers = np.unique(halves[:, :, bad[0]])
+            shown = ", ".join([*(f"{number:g}" for number in numbers[:4]), *["..."][: len(numbers) > 4]])
+            raise ContentError(f"position {start + int(bad[0])} holds {shown}: poisoned or torn")
         low, high = (halves[half, 0, :, 0].astype(np.int64) for half in range(2))
         return joined(low, high)
 

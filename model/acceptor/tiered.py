@@ -11,6 +11,7 @@ from kvspec.model.acceptor.comparing import not_drained, same_ids
 from kvspec.model.acceptor.contents import context_start
 from kvspec.model.acceptor.operating import bad_tokens
 from kvspec.model.acceptor.ranked import PoolAcceptor
+from kvspec.model.compiled import StepError
 from kvspec.model.conformance import (
     CacheEvent,
     Capability,
@@ -483,6 +484,20 @@ class TieredAcceptor(PoolAcceptor):
         for host in self.pool.hosts():
             if len(host.free) != usable:
                 not_drained(len(host.free), usable, "host blocks")
+
+    def _step_words(self, error: StepError) -> Sequence[str]:
+        match error.event.name, error.arguments:
+            case "offload_started" | "fetch_started", (_, _, int(block)):
+                return [f"host block {block} is {self._on_host(rank, block)}" for rank in sorted(self._at() or ())]
+        return super()._step_words(error)
+
+    def _on_host(self, rank: int, block: int) -> str:
+        """What a host block is, in words."""
+        host = self.pool.hosts()[rank]
+        keys = [f"that of {key}" for key in host.cached if host.entry[key] == block]
+        copies = [c for c in self.pool.copies.values() if (c.rank, c.host) == (rank, block)]
+        ends = ["the padding block"] if block == 0 else [f"an end of a copy of {copy.key}" for copy in copies]
+        return ", ".join([*keys, *ends]) or "free"
 
     def _chapter_of(self, event: str) -> str:
         return TIER_CHAPTER if event in TIER_STEP_FAMILIES else super()._chapter_of(event)

@@ -91,6 +91,11 @@ def loads_paired_by_number(self: Pool, rank: int, prefix: Prefix, first: int, st
     return Pool._match(self, rank, prefix, 0, stop - first)
 
 
+def first_rank_begins(self: Pool, rank: int) -> list[BlockTransfer]:
+    """Copies of the first rank begin, and others do not."""
+    return [] if rank else Pool.start_offloads(self, rank)
+
+
 # -- what counts as done ----------------------------------------------------------------------------------------------
 
 
@@ -133,6 +138,15 @@ def computed_before_loaded(self: Pool, sequence: Sequence) -> None:
         sequence.loading_ = []
 
 
+def loads_last_token(self: Pool, sequence: Sequence) -> None:
+    """The block of the last known token is loaded, too: nothing is left to compute."""
+    sequence.tokens_.append(0)
+    try:
+        Pool._plan_loads(self, sequence)
+    finally:
+        sequence.tokens_.pop()
+
+
 def nobody_waits(self: Pool, sequence: Sequence) -> None:
     """A sequence that is loading may be written."""
     Pool._plan_loads(self, sequence)
@@ -171,6 +185,20 @@ def offload_before_written(self: Pool, sequence: Sequence, num_tokens: int) -> b
 
 
 # -- from a store -----------------------------------------------------------------------------------------------------
+
+
+def known_is_planned(self: Pool, prefetch: Prefetch, num_blocks: int) -> list[tuple[int, int]]:
+    """Blocks that the host has are asked for again."""
+    Pool.plan_prefetch(self, prefetch, num_blocks)
+    self.host_block_managers_[prefetch.rank].release_blocks(prefetch.blocks or [])
+    prefetch.first = 0
+    prefetch.blocks = list(self._host_blocks(prefetch.rank, num_blocks))
+    return [*enumerate(block.id for block in prefetch.blocks)]
+
+
+def contents_in_reverse(self: Target, name: str, contents: Items[Tags]) -> None:
+    """What a store gives goes to the planned blocks from the last to the first."""
+    Target.finish_prefetch(self, name, contents[::-1])
 
 
 def unarrived_visible(self: Pool, prefetch: Prefetch, found: int) -> None:

@@ -62,8 +62,18 @@ FAULTS: Final = (
         "computed_before_loaded", "a load counts as done when it is planned", "content",
         (Pool, "_plan_loads", f.computed_before_loaded),
     ),
+    _row("loads_last_token", "a load leaves nothing to compute", "tiers", (Pool, "_plan_loads", f.loads_last_token)),
+    _row("first_rank_begins", "only one rank copies", "tiers", (Pool, "start_offloads", f.first_rank_begins)),
     _row("nobody_waits", "a sequence that is loading is written", "misuse", (Pool, "_plan_loads", f.nobody_waits)),
     _row("waiter_remembered", "a load counts for who gave way", "tiers", (Pool, "_give_up_loads", f.waiter_remembered)),
+    _row(
+        "known_is_planned", "a store is asked for what the host has", "tiers",
+        (Pool, "plan_prefetch", f.known_is_planned),
+    ),
+    _row(
+        "contents_in_reverse", "what a store gives goes to other blocks", "content",
+        (Target, "finish_prefetch", f.contents_in_reverse),
+    ),
     _row(
         "unarrived_visible", "what did not come is found on the host", "tiers",
         (Pool, "_end_prefetch", f.unarrived_visible),

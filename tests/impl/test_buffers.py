@@ -84,6 +84,15 @@ def test_poison_cannot_pass_for_content() -> None:
         buffers.read_tags(array("q", [1, 2]), 0, 3)
 
 
+def test_a_wide_cell_is_shown_in_a_line() -> None:
+    buffers = KVBuffers(3, 1, head_dim=512)
+    write(buffers, [1], np.array([7]))
+    buffers.keys(0)[1, 0, 0] = torch.arange(512)
+    with pytest.raises(ContentError) as raised:
+        buffers.read_tags(array("q", [1]), 0, 1)
+    assert str(raised.value) == "position 0 holds 0, 1, 2, 3, ...: poisoned or torn"
+
+
 def test_the_sanitizer_poisons_freed_blocks_and_repairs_padding() -> None:
     buffers, sanitizer = KVBuffers(4, 2), Sanitizer()
     buffers.guard_padding()

@@ -45,6 +45,10 @@ BROKEN = {
     "failed_offload_counts": "tiers/host_visible",
     "gap_is_passed_over": "tiers/load_counted",
     "computed_before_loaded": "map_truth/hit_unpublished",
+    "loads_last_token": "tiers/load_limit",
+    "first_rank_begins": "tiers/copy_begun",
+    "known_is_planned": "tiers/prefetch_places",
+    "contents_in_reverse": "content/content",
     "nobody_waits": "tiers/load_target",
     "waiter_remembered": "misuse/crash",
     "unarrived_visible": "tiers/host_visible",
@@ -190,6 +194,11 @@ def test_random_operations_find_a_twin_and_shrink(fault: Fault) -> None:
     assert 1 + len(found.operations) <= MOST_LINES, found.operations
     nothing_can_be_taken_out(build(fault.name), found)
     assert Replayer(TorchHierarchyTarget, POOLS).run(case(found)).violation is None, "the good pool fails, too"
+
+
+def test_a_host_block_that_somebody_has_is_told_with_its_tokens() -> None:
+    found = conform(build("B50"), ConformOptions(operations=BUDGET, form=Form.TIERS), pools=POOLS).violation
+    assert found is not None and "; host block 1 is an end of a copy of [" in found.what
 
 
 def case(violation: FoundViolation) -> Case:
