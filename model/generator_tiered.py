@@ -10,6 +10,7 @@ from kvspec.model.conformance import Capability, PoolConfig
 from kvspec.model.executable import TieredPool
 from kvspec.model.generator import Generator, Makers, Source, ranked_config, table
 from kvspec.model.operations import AnyOperation
+from kvspec.model.world import chain_tokens, context_of
 
 _LOADING: Final = table(wait=55, allocate=12, append=10, truncate=8, cache=4, preempt=5, abort=3, deallocate=3)
 """What is next for a sequence that waits for copies."""
@@ -59,6 +60,9 @@ class TieredGenerator(Generator):
             return ops.Sleep()
         if source.chance(0.01):
             return ops.Reset()
+        if source.chance(0.05) and any(host.cached for host in pool.hosts()):
+            # What the device has as well is not loaded.
+            return ops.Evict(self.config.num_blocks, source.integer(0, self.config.num_ranks - 1))
         return super()._valid()
 
     def _row(self, seq: str) -> Makers:
@@ -68,6 +72,16 @@ class TieredGenerator(Generator):
         if self.pool.is_old(seq) and request.computed == len(request.tokens):
             return _OLD
         return _LOADING if self.pool.is_loading(seq) else super()._row(seq)
+
+    def _start(self) -> AnyOperation:
+        """A prompt that begins with what only the host has, or as for every pool."""
+        parts = zip(self.pool.parts(), self.pool.hosts(), strict=True)
+        found = sorted({c for device, host in parts for c in host.cached - device.cached}, key=lambda c: c.number)
+        if not found or not self.source.chance(0.4):
+            return super()._start()
+        chain = self.source.choice(found)
+        more = self._tokens(self.source.integer(1, self.config.block_size))
+        return ops.Start(self._new_name(), (*chain_tokens(chain), *more), context_of(chain))
 
     def _wait(self, seq: str) -> AnyOperation:
         return self._transfer() if self.pool.transfers() else self._append(seq)

@@ -70,7 +70,8 @@ class Shrinker:
         """Search until nothing changes, or the time is used up."""
         passes = (
             self._chunks, self._sequences, self._evictors, self._folds, self._merges, self._publishers, self._hits,
-            self._ends, self._pool, self._slides, self._everywhere, self._simpler, self._sequences_and_pool, self._pairs,
+            self._ends, self._pool, self._slides, self._everywhere, self._simpler, self._sequences_and_pool,
+            self._pairs,
         )  # fmt: skip
         try:
             self._try(Case(self.best.config, tuple(lives(self.best.operations))))

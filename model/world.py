@@ -53,6 +53,14 @@ def chain_tokens(chain: Chain) -> list[int]:
     return [t for block in reversed(blocks) for t in block]
 
 
+def context_of(chain: Chain) -> Context:
+    """What else than tokens decides what the chain is; it is kept where the chain begins."""
+    first = chain
+    while first.parent is not None and first.parent.number:
+        first = first.parent
+    return first.context or Context()
+
+
 class Chains:
     """All chains of a run; equal ones are the same object."""
 

@@ -9,7 +9,7 @@ from kvspec.model.acceptor import AnyAcceptor, CompositeAcceptor, PagedAcceptor,
 from kvspec.model.conformance import Capability
 from kvspec.model.executable import AnyPool, GroupedPool, PagedPool, RankedPool, TieredPool
 from kvspec.model.scenario.write import ranges, word
-from kvspec.model.world import Chain, chain_tokens
+from kvspec.model.world import Chain, chain_tokens, context_of
 
 _LIMIT: Final = 16
 
@@ -178,11 +178,8 @@ def _shown_resources(acceptor: AnyAcceptor, seq: str) -> str:
 
 def chain_text(chain: Chain) -> str:
     """A chain as the language writes it, with its context where it has one."""
-    first = chain
-    while first.parent is not None and first.parent.number:
-        first = first.parent
-    context: Any = first.context
-    parts = {f: getattr(context, f) for f in context.__struct_fields__} if context is not None else {}
+    context = context_of(chain)
+    parts = {f: getattr(context, f) for f in context.__struct_fields__}
     extra = [f"{name}={value}" for name, value in parts.items() if value not in (None, 0, ())]
     return f"[{' '.join(ranges(chain_tokens(chain)))}]" + (f" ({' '.join(extra)})" if extra else "")
 
