@@ -29,6 +29,7 @@ MOST_BYTES: Final = 1 << 20
 MOST_OPERATIONS: Final = 400
 """Of all threads of a random program."""
 _SIZES: Final = {
+    "PROGRAM": ("--max-runs",),
     "--random": ("--threads", "--operations", "--blocks", "--seed"),
     "--soak": ("--threads", "--blocks", "--seed"),
 }
@@ -37,7 +38,11 @@ _SIZES: Final = {
 def interleave(
     program: Annotated[
         str | None,
-        typer.Argument(metavar="[PROGRAM]", help="A file (docs/threads.md), or builtin.", show_default=BUILT_IN),
+        typer.Argument(
+            metavar="PROGRAM",
+            help="A file (docs/threads.md); builtin: six programs of three threads, also if nothing is named.",
+            show_default=False,
+        ),
     ] = None,
     random: Annotated[
         int | None,
@@ -65,9 +70,14 @@ def interleave(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed, the same programs.", show_default="0")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The same seed, the same programs; 0 by default.", show_default=False)
+    ] = None,
     target: Annotated[str, typer.Option(help="concurrent, or package.module:attribute.")] = OWN,
-    max_runs: Annotated[int, typer.Option(min=1, help="Give a program up after so many runs.")] = MOST_RUNS,
+    max_runs: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Give a program up after so many runs; {MOST_RUNS} by default.", show_default=False),
+    ] = None,
     save: Annotated[Path, typer.Option(metavar="DIR", help="Where a failing program goes.")] = FAILURES,
     json: JsonOption = None,
     force: ForceOption = False,
@@ -76,7 +86,13 @@ def interleave(
     file = JsonFile(json, force=force)
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
-    sizes = {"--threads": threads, "--operations": operations, "--blocks": blocks, "--seed": seed}
+    sizes = {
+        "--threads": threads,
+        "--operations": operations,
+        "--blocks": blocks,
+        "--seed": seed,
+        "--max-runs": max_runs,
+    }
     _check_options({"PROGRAM": program, "--random": random, "--soak": soaked}, sizes)
     factory = load_factory(target)
     job: Job
@@ -88,9 +104,9 @@ def interleave(
     elif soaked is not None:
         job = Soak(factory, soaked, threads or 8, blocks or 20, seed or 0)
     elif program in (None, BUILT_IN):
-        job = Orders(factory, {name: parse(text) for name, text in PROGRAMS.items()}, max_runs)
+        job = Orders(factory, {name: parse(text) for name, text in PROGRAMS.items()}, max_runs or MOST_RUNS)
     else:
-        job = _of_file(factory, Path(str(program)), max_runs)
+        job = _of_file(factory, Path(str(program)), max_runs or MOST_RUNS)
     return _Work(target, job, save, file).run()
 
 
@@ -99,10 +115,11 @@ def _check_options(modes: Mapping[str, object], sizes: Mapping[str, object]) -> 
     given = [name for name, value in modes.items() if value is not None]
     if len(given) > 1:
         fail_input("given together", where=", ".join(given), expected="one of them")
+    mode = given[0] if given else "PROGRAM"
     for name, value in sizes.items():
-        modes_of = [mode for mode, options in _SIZES.items() if name in options]
-        if value is not None and not {*given} & {*modes_of}:
-            fail_input("given alone", where=name, expected=f"it beside {' or '.join(modes_of)}")
+        if value is not None and name not in _SIZES[mode]:
+            meant = " or ".join(other for other, options in _SIZES.items() if name in options)
+            fail_input("it says nothing here", where=name, expected=f"it with {meant}")
 
 
 def _of_file(factory: Factory, path: Path, max_runs: int) -> Job:

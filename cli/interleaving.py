@@ -23,13 +23,15 @@ from kvspec.impl.interleaving.explore import (
     sampled_failure,
     shrink,
 )
-from kvspec.impl.interleaving.programs import Program, random_program
-from kvspec.impl.interleaving.soak import SoakReport, control, soak
+from kvspec.impl.interleaving.programs import Program, random_program, unfilled
+from kvspec.impl.interleaving.soak import ROUNDS, SoakReport, control, soak
 from kvspec.impl.interleaving.steps import Factory
 
 SHRINK_SECONDS: Final = 30.0
 SHRINK_RUNS: Final = 1_000
 """Of each smaller program, for each number of preemptions."""
+MOST_IN_A_ROUND: Final = 5_000
+"""Operations of a soak between two looks at the accounts."""
 
 
 @dataclass
@@ -116,6 +118,9 @@ class Orders(Job):
             yield _row(name.ljust(width), c)
         if len(self.rows) > 1:
             yield _row("all".ljust(width), _sum([*self.rows.values()]))
+        for name in self.rows:
+            if empty := unfilled(self.programs[name]):
+                yield f"{name}: nothing fills {', '.join(empty)}, so what is done to it is done to no block"
 
     def holds(self) -> str:
         these = "this program" if len(self.programs) == 1 else "these programs"
@@ -192,7 +197,7 @@ class Random(Job):
     def covered(self) -> Iterator[str]:
         yield (
             f"programs     {self.done:,} of {self.threads} threads with {counted(self.operations, 'operation')} each, "
-            f"{self.blocks} blocks, seeds from {self.seed}"
+            f"{self.blocks} blocks, seeds {self.seed} to {self.seed + self.done - 1}"
         )
         yield f"steps        {self.steps:,}, {self.switches:,} of them by another thread than the one before"
 
@@ -228,7 +233,8 @@ class Soak(Job):
                 bar.advance(report.operations - self.steps)
                 self.report, self.steps = report, report.operations
 
-            self.report = soak(self.factory, self.operations, on_round=tell, **sizes)
+            rounds = max(ROUNDS, self.operations // MOST_IN_A_ROUND)
+            self.report = soak(self.factory, self.operations, rounds=rounds, on_round=tell, **sizes)
         self.violation = self.report.violation or ""
 
     def covered(self) -> Iterator[str]:
@@ -273,7 +279,10 @@ def _smallest(failure: Failure, factory: Factory) -> Failure:
     """The same by a program without what it does not need, and by few preemptions, as far as the time allows."""
     end = time.monotonic() + SHRINK_SECONDS
 
-    def find(program: Program, factory: Factory, kind: str) -> Failure | None:
-        return first_failure(program, factory, kind, most_runs=SHRINK_RUNS) if time.monotonic() < end else None
+    with progress("smaller programs") as bar:
 
-    return shrink(find(failure.program, factory, failure.kind) or failure, factory, find)
+        def find(program: Program, factory: Factory, kind: str) -> Failure | None:
+            bar.advance()
+            return first_failure(program, factory, kind, most_runs=SHRINK_RUNS) if time.monotonic() < end else None
+
+        return shrink(find(failure.program, factory, failure.kind) or failure, factory, find)

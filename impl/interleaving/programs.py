@@ -217,6 +217,13 @@ def parse(text: str) -> Program:
     return Program(num_blocks, setup, tuple(threads))
 
 
+def unfilled(program: Program) -> list[str]:
+    """Registers that are used and that nothing fills, in the order of their first use."""
+    ops = [op for part in (program.setup, *program.threads) for op in part]
+    filled = {op.target for op in ops}
+    return list(dict.fromkeys(a for op in ops for a in op.arguments if isinstance(a, str) and a not in filled))
+
+
 def _ops(text: str, line: int) -> tuple[Op, ...]:
     return tuple(_op(part.strip(), line) for part in text.split(";") if part.strip())
 

@@ -97,6 +97,13 @@ def test_every_order_of_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert last == "holds: every order of 1 program is a serial one (bounded: this program)"
 
 
+def test_registers_that_nothing_fills_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("slip.threads").write_text(f"{SMALL}\nthread: release bb; publish c2 1; release bb")
+    assert interleave("slip.threads") == Exit.HOLDS
+    said = "slip.threads: nothing fills bb, c2, so what is done to it is done to no block"
+    assert capsys.readouterr().out.splitlines()[-2] == said
+
+
 def test_a_search_that_is_given_up_settles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert interleave("--max-runs", "70", "--json", "r.json") == Exit.UNKNOWN
     lines = capsys.readouterr().out.splitlines()
@@ -177,7 +184,7 @@ def test_random_programs(capsys: pytest.CaptureFixture[str]) -> None:
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     lines = shown[0].splitlines()
-    assert lines[0] == "programs     12 of 4 threads with 6 operations each, 7 blocks, seeds from 3"
+    assert lines[0] == "programs     12 of 4 threads with 6 operations each, 7 blocks, seeds 3 to 14"
     assert lines[-1] == "holds: 12 runs (sampled: one random schedule of each program)"
     found = json.loads(Path("r.json").read_text())
     assert (found["mode"], found["programs"], found["seed"]) == ("random", 12, 3)
@@ -220,8 +227,9 @@ def test_a_soak_finds_mistakes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         (["."], ".: Is a directory"),
         (["small.threads", "--random", "3"], "PROGRAM, --random: given together, expected one of them"),
         (["--soak", "3", "--random", "3"], "--random, --soak: given together"),
-        (["--threads", "3"], "--threads: given alone, expected it beside --random or --soak"),
-        (["--soak", "3", "--operations", "3"], "--operations: given alone, expected it beside --random"),
+        (["--threads", "3"], "--threads: it says nothing here, expected it with --random or --soak"),
+        (["--soak", "3", "--operations", "3"], "--operations: it says nothing here, expected it with --random"),
+        (["--soak", "3", "--max-runs", "3"], "--max-runs: it says nothing here, expected it with PROGRAM"),
         (["--random", "0"], "interleave: Invalid value for '--random'"),
         (["--random", "3", "--threads", "1"], "interleave: Invalid value for '--threads'"),
         (
