@@ -64,6 +64,11 @@ def test_a_mistake_is_found_in_all_interleavings(fault: ConcurrentFault) -> None
 
 
 @by_name
+def test_the_built_in_programs_find_every_mistake(fault: ConcurrentFault) -> None:
+    assert any(explore(parse(text), fault.factory).failure is not None for text in PROGRAMS.values())
+
+
+@by_name
 def test_random_interleavings_find_a_mistake(fault: ConcurrentFault) -> None:
     program = parse(fault.program)
     assert any(random_run(program, fault.factory, seed) is not None for seed in range(100))
