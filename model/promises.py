@@ -126,7 +126,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "copy_begun": "a copy has begun once it was told to, and not before",
     "host_visible": "a key can be found on the host only if a copy to its block is complete",
     "host_lost": "a key can be found on the host until it is evicted, or a reset",
-    "prefetch_places": "a prefetch plans leading blocks that the store has, each once, but none in front that the host has",
+    "prefetch_places": "a prefetch plans leading blocks that the store has, each once; none in front that the host has",
     "used_count": "the counter of used blocks is the number of blocks that sequences hold",
 }
 """What each check demands that is not an event or invariant of the specification."""

@@ -131,7 +131,7 @@ class Hierarchy(Machine):
 
     @event
     def publish(self, seq: Seq, index: Index) -> None:
-        """A block that was computed since the last reset, with all before it, becomes matchable on the device (cache)."""
+        """A block that was computed since the last reset, as all before it, is matchable on the device now (cache)."""
         require(self.computed.has((seq, index)))
         require(self.is_new(seq, index))
         require(self.device.full(self.key[seq, index]))
