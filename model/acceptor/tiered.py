@@ -180,7 +180,7 @@ class TieredAcceptor(PoolAcceptor):
         super()._writable(seq, num_tokens)
 
     def _forget(self, seq: str) -> None:
-        self._plans(self._shown_transfers())  # a copy that begins holds what the sequence lets go of
+        self._plans(self._shown_transfers(), strict=False)  # a copy that begins holds what the sequence lets go of
         super()._forget(seq)
 
     def hold(self, seq: str, index: int, name: str) -> None:
@@ -201,6 +201,8 @@ class TieredAcceptor(PoolAcceptor):
 
     def _let_go(self) -> None:
         self._follow_hosts()
+        if self._late:
+            self._given_up(self._shown_transfers(), strict=False)
         super()._let_go()
 
     def _follow_hosts(self) -> None:
@@ -261,20 +263,25 @@ class TieredAcceptor(PoolAcceptor):
         ranks = range(self.config.num_ranks)
         return {transfer.number: transfer for rank in ranks for transfer in self.target.transfers(rank)}
 
-    def _plans(self, shown: Mapping[int, Transfer]) -> None:
-        """Copies that were planned."""
+    def _plans(self, shown: Mapping[int, Transfer], strict: bool = True) -> None:
+        """Copies that were planned; strictly, or as far as they can be explained yet."""
         for number, transfer in shown.items():
-            if number not in self.pool.copies:
+            if number in self.pool.copies:
+                continue
+            try:
                 self._planned(transfer)
+            except StepError:
+                if strict:
+                    raise
 
     def _planned(self, transfer: Transfer) -> None:
         if self._elsewhere(transfer.rank):
             raise self._isolation(transfer.rank, f"a {transfer.direction} was planned")
-        self.counts[f"{transfer.direction}s"] += 1
         if transfer.direction == "offload":
             self._offload_planned(transfer)
         else:
             self._load_planned(transfer)
+        self.counts[f"{transfer.direction}s"] += 1
 
     def _offload_planned(self, transfer: Transfer) -> None:
         part = self.part(transfer.rank)
@@ -305,17 +312,19 @@ class TieredAcceptor(PoolAcceptor):
             raise Violation(Family.TIERS, "load_limit", what)
         pool.begin_load(transfer.number, seq, index)
 
-    def _given_up(self, shown: Mapping[int, Transfer]) -> None:
-        """Copies that are not shown any more: only those that had not begun, and that nobody waits for."""
+    def _given_up(self, shown: Mapping[int, Transfer], strict: bool = True) -> None:
+        """Copies that are not shown any more: only those that had not begun, and that nobody waits for; strictly, or as
+        far as it is known yet that nobody does."""
         for number in self.pool.transfers():
             if number in shown:
                 continue
             copy = self.pool.copies[number]
-            if number in self.pool.begun or copy.seq is not None or copy.direction != "load":
+            if number not in self.pool.begun and copy.seq is None and copy.direction == "load":
+                self.pool.end_copy(number, False)
+                self._retry()
+            elif strict:
                 why = "has begun" if number in self.pool.begun else "is still wanted"
                 raise Violation(Family.TIERS, "copy_kept", f"the {copy.direction} {number} has gone, and {why}")
-            self.pool.end_copy(number, False)
-            self._let_go()
 
     # -- all tiers -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from faulty.tier_twins import TierTwin
 
+from kvspec.impl.hierarchy_block_manager_pool import HierarchyBlockManagerPool as HostPool
+from kvspec.impl.sequence import Sequence
 from kvspec.model.conform import ConformOptions, conform
 from kvspec.model.conformance import Capability, Form, PoolConfig, Tags
 from kvspec.model.pools import Pools
@@ -172,3 +175,79 @@ def test_who_has_no_rank_changes_nothing() -> None:
 
     found = conform(Starts, ConformOptions(operations=5000, form=Form.POOLS, num_ranks=1), pools=POOLS).violation
     assert found is not None and "about a sequence without a rank, but on rank 0" in found.what
+
+
+# -- host tiers -------------------------------------------------------------------------------------------------------
+
+
+def never(self: HostPool, sequence: Sequence) -> None:
+    """Nothing is planned."""
+
+
+def one_by_one(self: HostPool, rank: int, prefix: Any, first: int, stop: int) -> Any:
+    """A call plans one load at most."""
+    return HostPool._match(self, rank, prefix, first, min(stop, first + 1))
+
+
+def offloads_early(self: HostPool, sequence: Sequence) -> None:
+    HostPool.cache(self, sequence)
+    self._plan_offloads(sequence)
+
+
+def goes_on_early(self: HostPool, transfer: Any, ok: bool) -> None:
+    """A sequence goes on with every load that is complete, as far as there is no gap."""
+    sequence = transfer.sequence
+    if sequence is not None and len(sequence.loaded_) + 1 < len(sequence.loading_):
+        sequence.loaded_[transfer.index] = ok
+        stop = sequence.loading_[0].index
+        while sequence.loaded_.get(stop):
+            stop += 1
+        sequence.advance(stop * sequence.block_size)
+        return
+    HostPool._loaded(self, transfer, ok)
+
+
+def unwanted_loads_run(self: HostPool, sequence: Sequence) -> None:
+    """A load that nobody wants any more is not taken back."""
+    for transfer in sequence.loading_:
+        transfer.sequence = None
+    sequence.loading_, sequence.loaded_ = [], {}
+
+
+def evicts_host(self: HostPool, sequence: Sequence) -> None:
+    """What waits is given up before something else is decided, and makes room for it."""
+    self._check(sequence, "deallocate")
+    self._publish(sequence)
+    self._give_up_loads(sequence)
+    if sequence.dp_rank_ is not None:
+        self._host_cache(sequence.dp_rank_).evict(self.config.num_host_blocks)
+    self._plan_offloads(sequence)
+    self._give_back(sequence)
+    sequence.ended_ = True
+
+
+def moves_on_host(self: HostPool, sequence: Sequence, num_tokens: int) -> None:
+    """A planned load is given up with its key."""
+    HostPool.truncate(self, sequence, num_tokens)
+    if sequence.dp_rank_ is not None:
+        self._host_cache(sequence.dp_rank_).evict(1)
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"_plan_loads": never},
+        {"_plan_offloads": never},
+        {"_match": one_by_one},
+        {"cache": offloads_early},
+        {"_loaded": goes_on_early},
+        {"_give_up_loads": unwanted_loads_run},
+        {"deallocate": evicts_host},
+        {"truncate": moves_on_host},
+    ],
+    ids=lambda methods: next(iter(methods)),
+)
+def test_a_host_tier_may_plan_and_forget_as_it_likes(methods: dict[str, Any]) -> None:
+    target = type("Odd", (TierTwin,), {"parts": {HostPool: type("OddPool", (HostPool,), methods)}})
+    report = conform(target, ConformOptions(operations=4000, form=Form.TIERS), pools=POOLS)
+    assert report.violation is None, report.violation
