@@ -360,7 +360,6 @@ class Conformance:
         self._shown: dict[Form, frozenset[Capability]] = {}
         self._make_target = make_target
         self._on_progress = on_progress
-        self._driven: set[Form] = set()
         self._started = 0.0
         self._seconds = 0.0
         self._most_blocks = self._longest_block = self._longest_episode = 0
@@ -372,6 +371,7 @@ class Conformance:
         interrupted = False
         violation = None
         self._forms = self._find_forms()
+        self.capabilities = frozenset().union(*self._shown.values())
         self._started = time.perf_counter()
         try:
             while self._found is None and not self._over():
@@ -382,6 +382,7 @@ class Conformance:
             interrupted = True
             self._seconds = self._seconds or time.perf_counter() - self._started
             violation = violation or self._as_found()
+        forms = frozenset(self._forms)
         return ConformReport(
             self.options,
             self.counts["operations"],
@@ -392,7 +393,7 @@ class Conformance:
             self._longest_episode,
             sorted(c.value for c in self.capabilities),
             dict(sorted(self.counts.items())),
-            [self._verdict(f, violation) for f in Family if self._driven & OF_FORMS.get(f, self._driven)],
+            [self._verdict(f, violation) for f in Family if not OF_FORMS.get(f, forms).isdisjoint(forms)],
             violation,
             interrupted,
         )
@@ -406,18 +407,17 @@ class Conformance:
     def _episode(self) -> None:
         """One pool from its making to its end."""
         options = self.options
+        source = RandomSource(f"{options.seed}/{self.episodes + 1}")
+        config = self._config(source, self._forms[self.episodes % len(self._forms)])
         self.episodes += 1
-        source = RandomSource(f"{options.seed}/{self.episodes}")
-        config = self._config(source, self._forms[0] if len(self._forms) == 1 else source.choice(self._forms))
         target = checked_target(self._make_target, config)
         self._same_capabilities(config, target.capabilities)
-        judge = judge_of(
-            target, config, every=options.every, pool=self.pools.take(config), patience=options.patience
-        )
-        self._driven.add(config.form)
+        judge = judge_of(target, config, every=options.every, pool=self.pools.take(config), patience=options.patience)
         generator = FORMS[config.form].generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[tuple[AnyOperation, bool]] = []
-        length = source.integer(*(_LONG_LENGTHS if source.chance(_LONG_RATE) else _LENGTHS))
+        # What is long comes once every other form had its turn, so that short runs drive them all.
+        is_long = source.chance(_LONG_RATE) and self.episodes >= len(self._forms)
+        length = source.integer(*(_LONG_LENGTHS if is_long else _LENGTHS))
         try:
             self._operate(judge, generator, length, done)
         except Violation as violation:

@@ -74,7 +74,7 @@ FORMS: Final[Mapping[Form, Trait]] = {
     ),
     Form.MANAGERS: Trait(PoolConfig(num_blocks=4, block_size=2), lambda source, shown: pool_config(source)),
 }
-"""Those that can be driven, in the order in which one is drawn."""
+"""Those that can be driven, in the order of their turns."""
 
 
 def with_fixed(config: PoolConfig, fixed: Mapping[str, Any]) -> PoolConfig:
@@ -109,5 +109,5 @@ OF_FORMS: Final[Mapping[Family, frozenset[Form]]] = {
     Family.TIERS: frozenset({Form.TIERS}),
     Family.PAGES: frozenset({Form.PAGES}),
 }
-"""What can break a family; any of them, if it is not here. Of a family that nothing driven could break nothing is
-said."""
+"""What can break a family; any of them, if it is not here. Of a family that nothing could break that a target can be,
+nothing is said."""

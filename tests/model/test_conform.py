@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,15 @@ from kvspec.model.conformance import (
     Form,
     PoolConfig,
     Tags,
+    Target,
     TargetError,
     checked_target,
     missing_parts,
 )
-from kvspec.model.forms import OF_FORMS
+from kvspec.model.forms import FORMS, OF_FORMS
 from kvspec.model.generator import Kind
 from kvspec.model.promises import Family
-from kvspec.model.reference import ModelPoolTarget, ModelTarget
+from kvspec.model.reference import ModelPoolTarget, ModelTarget, model_target
 from kvspec.model.reference.manager import OF_MANAGERS
 
 SMALL = PoolConfig(num_blocks=4, block_size=2)
@@ -153,6 +155,28 @@ def test_the_same_seed_gives_the_same_report() -> None:
         return conform(ModelTarget, ConformOptions(operations=1500, seed=seed)).counts
 
     assert run(3) == run(3) != run(4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_forms_of_a_target_take_turns_and_every_family_they_could_break_is_told(seed: int) -> None:
+    made: list[Form] = []
+
+    def make(config: PoolConfig) -> Target:
+        made.append(config.form)
+        return model_target(config)
+
+    report = conform(make, ConformOptions(operations=1500, seed=seed))
+    driven = made[len(FORMS) :]
+    assert driven == [form for form, _ in zip(itertools.cycle(FORMS), driven, strict=False)]
+    assert {*driven} == {*Form} and verdicts(report).keys() == {f.value for f in Family}
+
+
+def test_a_family_that_only_forms_without_a_turn_could_break_is_not_observed() -> None:
+    report = conform(model_target, ConformOptions(operations=1))
+    unseen = {f.family: f.reason for f in report.families if f.verdict == "not observed"}
+    assert report.episodes == 1 and unseen.items() >= {
+        ("window", "no blocks behind a window given back"), ("tiers", "no copies between tiers"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
