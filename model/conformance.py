@@ -230,12 +230,13 @@ class Capability(StrEnum):
     STATES = "states"
     GROUPS = "groups"
     HOST = "host"
+    SLEEP = "sleep"
     PREFETCH = "prefetch"
     PAGES = "pages"
 
 
 OF_POOLS: Final = frozenset({Capability.POOL, Capability.LINEAR_STATE, Capability.STATES})
-OF_HOST_TIERS: Final = frozenset({Capability.HOST, Capability.PREFETCH})
+OF_HOST_TIERS: Final = frozenset({Capability.HOST, Capability.SLEEP, Capability.PREFETCH})
 OF_VARIANTS: Final = OF_HOST_TIERS | {Capability.GROUPS, Capability.PAGES}
 """Capabilities that only pools of ranks have, only those with a host tier, and only one variant or another."""
 
@@ -587,7 +588,7 @@ class HostTarget(PoolTarget, Protocol):
         """Keys that can be found on the host, and their blocks."""
 
     def drain_host_events(self, rank: int = 0) -> Sequence[CacheEvent]:
-        """Changes of these keys since the last call, in order, if it has `Capability.EVENTS`; none otherwise."""
+        """Changes of these keys since the last call, in order; only with `Capability.EVENTS`."""
 
 
 STATE_BITS: Final = 48
@@ -624,7 +625,7 @@ METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
     Capability.USED_COUNT: ("used_count",),
     Capability.REF_COUNTS: ("ref_count",),
     Capability.CACHED_KEYS: ("cached",),
-    Capability.EVENTS: ("drain_events",),
+    Capability.EVENTS: ("drain_events", "drain_host_events"),
     Capability.CONTENTS: ("read",),
     Capability.FORK: ("fork",),
     Capability.TRUNCATE: ("truncate",),
@@ -636,13 +637,13 @@ METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
     Capability.STATES: ("state",),
     Capability.GROUPS: ("released", "accept"),
     Capability.HOST: (
-        "transfers", "start_transfers", "transfer_finish", "sleep", "wake", "host_free_ids", "host_cached",
-        "drain_host_events",
+        "transfers", "start_transfers", "transfer_finish", "host_free_ids", "host_cached", "drain_host_events",
     ),
+    Capability.SLEEP: ("sleep", "wake"),
     Capability.PREFETCH: ("begin_prefetch", "plan_prefetch", "finish_prefetch"),
     Capability.PAGES: ("mapped_pages", "reclaim", "fail_mappings"),
 }
-"""Methods that only a target with the capability needs."""
+"""Methods that only a target with the capability needs; one that is named twice, only a target with both."""
 
 _PROTOCOL: Final = sorted(
     {name for name, _ in inspect.getmembers(Target, inspect.isfunction) if not name.startswith("_")}.union(

@@ -39,6 +39,7 @@ class TieredGenerator(Generator):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._can_sleep = Capability.SLEEP in self.capabilities
         self._has_store = Capability.PREFETCH in self.capabilities
         self._failure_rate = self.source.choice((0.0, 0.1, 0.1, 0.5))
         self._haste = self.source.choice((0.05, 0.3, 0.6))
@@ -56,7 +57,7 @@ class TieredGenerator(Generator):
             return self._prefetch()
         if pool.asleep:
             return self._start() if len(pool.requests) < self._most else ops.Wake()
-        if pool.is_idle() and source.chance(self._sleep_rate):
+        if self._can_sleep and pool.is_idle() and source.chance(self._sleep_rate):
             return ops.Sleep()
         if source.chance(0.01):
             return ops.Reset()
@@ -127,9 +128,10 @@ class TieredGenerator(Generator):
     def _odd_in_tiers(self) -> AnyOperation:
         source, copies = self.source, len(self.pool.transfers())
         made: list[AnyOperation] = [
-            ops.TransferFinish(source.integer(-1, copies), source.chance(0.5)), ops.Sleep(), ops.Wake(),
+            ops.TransferFinish(source.integer(-1, copies), source.chance(0.5)),
+            *((ops.Sleep(), ops.Wake()) if self._can_sleep else ()),
             ops.Hold(source.choice((*self.pool.requests, "ghost")), 0, "h0"),
-        ]  # fmt: skip
+        ]
         if self.pool.asleep:
             made += [ops.Allocate(seq, len(r.tokens)) for seq, r in self.pool.requests.items()]
         if self._has_store:

@@ -338,7 +338,7 @@ class TieredAcceptor(PoolAcceptor):
                 self._forgotten(rank, self._drain_of(rank))
             self.pool.sleep()
 
-        self._judge("sleep", (), lambda: self.target.sleep(), explain, misuse)
+        self._judge("sleep", (), self._optional(Capability.SLEEP, "sleep"), explain, misuse)
 
     def wake(self) -> None:
         """There is device memory again."""
@@ -348,7 +348,7 @@ class TieredAcceptor(PoolAcceptor):
             self._events()
             self.pool.wake()
 
-        self._judge("wake", (), lambda: self.target.wake(), explain, misuse)
+        self._judge("wake", (), self._optional(Capability.SLEEP, "wake"), explain, misuse)
 
     # -- from a store --------------------------------------------------------------------------------------------
 
@@ -362,8 +362,8 @@ class TieredAcceptor(PoolAcceptor):
             self._events()
             self.pool.begin_prefetch(name, tokens, context, rank)
 
-        call = lambda: self._store("begin_prefetch")(name, tokens, context, rank)  # noqa: E731
-        self._judge("begin_prefetch", (name,), call, explain, misuse)
+        store = self._optional(Capability.PREFETCH, "begin_prefetch")
+        self._judge("begin_prefetch", (name,), lambda: store(name, tokens, context, rank), explain, misuse)
 
     def plan_prefetch(self, name: str, num_blocks: int) -> list[int]:
         """The store has so many leading blocks; the places of those that are to come."""
@@ -382,8 +382,8 @@ class TieredAcceptor(PoolAcceptor):
             self._not_there(name, places)
             self.pool.plan_prefetch(name, planned)
 
-        call = lambda: self._store("plan_prefetch")(name, num_blocks)  # noqa: E731
-        planned = self._judge("plan_prefetch", (name, num_blocks), call, explain, misuse)
+        store = self._optional(Capability.PREFETCH, "plan_prefetch")
+        planned = self._judge("plan_prefetch", (name, num_blocks), lambda: store(name, num_blocks), explain, misuse)
         return [index for index, _ in planned]
 
     def _not_there(self, name: str, places: Sequence[int]) -> None:
@@ -413,8 +413,8 @@ class TieredAcceptor(PoolAcceptor):
             raise MisuseError("finish_prefetch: fewer than no blocks, which no target can be told")
         contents = [] if found is None else self._contents(found, [index for index, _ in planned])
         blocks = [*contents, *[np.zeros(self.config.block_size, np.int64)] * num_arrived][:num_arrived]
-        call = lambda: self._store("finish_prefetch")(name, blocks)  # noqa: E731
-        self._judge("finish_prefetch", (name, num_arrived), call, explain, misuse)
+        store = self._optional(Capability.PREFETCH, "finish_prefetch")
+        self._judge("finish_prefetch", (name, num_arrived), lambda: store(name, blocks), explain, misuse)
 
     def _contents(self, found: Prefetch, planned: Sequence[int]) -> list[Tags]:
         """What the store has of each planned block."""
@@ -422,9 +422,9 @@ class TieredAcceptor(PoolAcceptor):
         tags, _ = chain_tags(np.array(found.request.tokens, np.int64), context_start(found.request.context))
         return [tags[index * size : (index + 1) * size] for index in planned]
 
-    def _store(self, method: str) -> Callable[..., Any]:
-        if not self.sees(Capability.PREFETCH):
-            raise TargetError(f"lacks the capability {Capability.PREFETCH}, which the scenario needs")
+    def _optional(self, capability: Capability, method: str) -> Callable[..., Any]:
+        if not self.sees(capability):
+            raise TargetError(f"lacks the capability {capability}, which the scenario needs")
         found: Callable[..., Any] = getattr(self.target, method)
         return found
 

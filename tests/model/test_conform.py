@@ -32,7 +32,7 @@ from kvspec.model.conformance import (
 from kvspec.model.forms import FORMS, OF_FORMS
 from kvspec.model.generator import Kind
 from kvspec.model.promises import Family
-from kvspec.model.reference import ModelPoolTarget, ModelTarget, model_target
+from kvspec.model.reference import ModelPoolTarget, ModelTarget, ModelTieredTarget, model_target
 from kvspec.model.reference.manager import OF_MANAGERS
 
 SMALL = PoolConfig(num_blocks=4, block_size=2)
@@ -349,12 +349,21 @@ def test_missing_methods_are_listed_without_those_that_no_capability_asks_for() 
 @pytest.mark.parametrize("capability", Capability)
 def test_a_capability_without_its_methods_is_refused(capability: Capability) -> None:
     nothing = dict.fromkeys(METHODS_OF[capability])  # a name alone is no method
-    made = type("Claims", (ModelPoolTarget,), nothing)(A_POOL, capabilities=frozenset({capability}))
+    both = frozenset(c for c, methods in METHODS_OF.items() if {*methods} & nothing.keys())
+    made = type("Claims", (ModelTieredTarget,), nothing)(FORMS[Form.TIERS].smallest, capabilities=both)
     assert missing_parts(made) == [f"{name}()" for name in sorted(METHODS_OF[capability])]
     with pytest.raises(TargetError, match=f"lacks {min(METHODS_OF[capability])}"):
         checked_target(lambda _: made, A_POOL)
     made.capabilities = frozenset()
     assert not missing_parts(made)
+
+
+def test_a_method_that_two_capabilities_ask_for_is_needed_with_both() -> None:
+    made = type("Claims", (ModelTieredTarget,), {"drain_host_events": None})(FORMS[Form.TIERS].smallest)
+    assert missing_parts(made) == ["drain_host_events()"]
+    for one in (Capability.HOST, Capability.EVENTS):
+        made.capabilities = frozenset({one})
+        assert not missing_parts(made)
 
 
 class Bare:

@@ -104,6 +104,35 @@ def test_what_does_not_show_its_copies_cannot_be_judged() -> None:
         TieredAcceptor(ModelTieredTarget(SMALL, capabilities=OF_TIERS - OF_HOST_TIERS), SMALL)
 
 
+class Little(ModelTieredTarget):
+    """It cannot sleep, has no store and reports no events, nor has it the methods for that."""
+
+    sleep = wake = begin_prefetch = plan_prefetch = finish_prefetch = None  # type: ignore[assignment]
+    drain_events = drain_host_events = None  # type: ignore[assignment]
+
+    def __init__(self, config: PoolConfig) -> None:
+        lacking = {Capability.SLEEP, Capability.PREFETCH, Capability.EVENTS}
+        super().__init__(config, seed=3, capabilities=OF_TIERS - lacking)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_pool_without_what_it_need_not_have_is_driven_without_it(kind: Kind) -> None:
+    report = conform(Little, ConformOptions(operations=1500, form=Form.TIERS, kind=kind), pools=POOLS)
+    assert report.violation is None, report.violation
+    assert report.counts["copied"] and not {"sleep", "wake", "begin_prefetch"} & report.counts.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "capability"),
+    [("sleep", "sleep"), ("wake", "sleep"), ("begin_prefetch p 0..3", "prefetch"), ("plan_prefetch p 1", "prefetch"),
+     ("finish_prefetch p 0", "prefetch")],
+)  # fmt: skip
+def test_a_scenario_that_needs_more_does_not_blame_the_target(line: str, capability: str) -> None:
+    scenario = parse_scenario(f"pool 6 block 2 single 4 host 6\n{line}\n")
+    with pytest.raises(TargetError, match=f"lacks the capability {capability}, which the scenario needs"):
+        run_scenario(scenario, Little)
+
+
 def loaded(target: TieredAcceptor, until: int = 0) -> None:
     """A request whose two blocks are on the host only, and another that asks for them; so many copies have ended."""
     target.start("a", range(5))
