@@ -196,6 +196,8 @@ class TorchHierarchyTarget(TorchPoolTarget):
         """Wait for the copies that run, then give everything back; every later operation is an error."""
         self.end_transfers(wait=True)
         self.copier_.close()
+        if self.pool_.asleep_:
+            self.pool_.wake()  # a sequence cannot leave before
         super().close()
 
     # -- observations ------------------------------------------------------------------------------------------------

@@ -513,7 +513,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """A copy of one block between the tiers of a rank.
 
     Attributes:
-        number: tells it from all others of the target.
+        number: tells it from all others of the target, of all ranks, and stays as it is; any will do.
         direction: ``load``, from the host to the device (H2D), or ``offload``, from the device to the host (D2H).
         rank: of which rank.
         device_block, host_block: its ends.
@@ -541,13 +541,21 @@ class HostTarget(PoolTarget, Protocol):
 
     **Loads** are planned by a granted `allocate`, for blocks of the table behind what was hit whose tokens the host
     has, as far as a hit may reach. The sequence cannot be written while one of them has not ended; when all have, it
-    goes on behind the leading blocks that are complete. A sequence that gives its blocks back waits no more; copies
-    that have begun go on.
+    goes on behind the leading blocks that are complete. `allocate` is legal meanwhile, and may plan more. A sequence
+    that gives its blocks back waits no more: loads into them that have begun go on, others may be dropped. Nothing else
+    is ever dropped.
 
     **Offloads** are planned by `deallocate`, for published blocks that the host does not have. The key can be found on
     the host when the copy is complete, and not before; never behind a failed one, nor if there was a `reset` meanwhile.
 
     `reset` drops the keys of both tiers. What was computed before it is not published any more.
+
+    **Keys** of the host are the same bytes as those of the device for the same tokens; as there, any will do.
+
+    **Sleep** (`Capability.SLEEP`). While the device sleeps these are legal: `start`, `append`, a `write` of no tokens,
+    `evict`, which finds nothing, `reset`, which drops the keys of the host, what is asked of a store, `start_transfers`,
+    `wake`, `close` and all observations. `cache`, `deallocate`, `preempt`, `abort` and `truncate` may be answered, or be
+    errors. Everything else is an error.
 
     There are no outside holders: `hold` is always an error.
     """
@@ -562,9 +570,8 @@ class HostTarget(PoolTarget, Protocol):
         """A copy is complete, or has failed. Error unless it has begun and not ended."""
 
     def sleep(self) -> None:
-        """The device memory is given up, and its keys with it; the host keeps what it has. Until `wake` only transfers
-        and observations make sense, and what gives nothing back and takes nothing. Error if it sleeps, or if a device
-        block is held by a sequence or a transfer."""
+        """The device memory is given up, and its keys with it; the host keeps what it has. Error if it sleeps, or if a
+        device block is held by a sequence or a transfer."""
 
     def wake(self) -> None:
         """There is device memory again, with nothing in it. Error unless it sleeps."""

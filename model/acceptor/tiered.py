@@ -37,7 +37,8 @@ _MAY_WAIT: Final = frozenset({"cache", "deallocate", "preempt", "abort", "trunca
 class TieredAcceptor(PoolAcceptor):
     """A pool with a host tier together with its judge; its operations are those of `HostTarget`.
 
-    A transfer is told by its place among all that have not ended, in the order in which they were seen.
+    A transfer is told by its place among all that have not ended, of all ranks, in the order in which they were seen:
+    call after call, in one call rank after rank, and of a rank in the order in which the target shows them.
 
     Args:
         target, config, every, watch, pool: see `PoolAcceptor`.

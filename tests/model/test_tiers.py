@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty.tier_twins import FAULTS, Fault, TierTwin, build
@@ -130,7 +131,46 @@ def test_a_pool_without_what_it_need_not_have_is_driven_without_it(kind: Kind) -
 def test_a_scenario_that_needs_more_does_not_blame_the_target(line: str, capability: str) -> None:
     scenario = parse_scenario(f"pool 6 block 2 single 4 host 6\n{line}\n")
     with pytest.raises(TargetError, match=f"lacks the capability {capability}, which the scenario needs"):
-        run_scenario(scenario, Little)
+        run_scenario(scenario, Little, POOLS)
+
+
+ASLEEP = "pool 6 block 2 single 4 host 6\nstart a 0..3\nsleep\n"
+LEGAL = (
+    "start b 1", "append a 4", "write a 0", "evict 1", "reset", "start_transfers", "wake", "close",
+    "begin_prefetch p 0..3\nplan_prefetch p 2\nfinish_prefetch p 1",
+)  # fmt: skip
+EITHER = ("cache a", "deallocate a", "preempt a", "abort a", "truncate a 1")
+ERRORS = ("allocate a 4", "allocate_shared a", "write a 1", "sleep", "fork a b", "hold a 0 as h", "transfer_done 0")
+
+
+def refusing(verb: str) -> type[ModelTieredTarget]:
+    """A target to which this call is an error while it sleeps."""
+
+    def refuse(self: ModelTieredTarget, *arguments: Any) -> Any:
+        self._awake(verb)
+        return getattr(ModelTieredTarget, verb)(self, *arguments)
+
+    return type("Refusing", (ModelTieredTarget,), {verb: refuse})
+
+
+@pytest.mark.parametrize("make", [ModelTieredTarget, TorchHierarchyTarget])
+@pytest.mark.parametrize("line", [*LEGAL, *ERRORS])
+def test_what_is_legal_while_the_device_sleeps(make: type[ModelTieredTarget], line: str) -> None:
+    scenario = parse_scenario(ASLEEP + line + ("\nexpect error\n" if line in ERRORS else "\n"))
+    assert run_scenario(scenario, make, POOLS).passed
+
+
+@pytest.mark.parametrize("line", [line for line in LEGAL if line != "wake"])
+def test_what_is_legal_while_the_device_sleeps_has_to_be_answered(line: str) -> None:
+    result = run_scenario(parse_scenario(ASLEEP + line + "\n"), refusing(line.split()[0]), POOLS)
+    assert result.rule == "legal_call_refused"
+
+
+@pytest.mark.parametrize("line", EITHER)
+def test_what_may_wait_until_the_device_is_awake_is_answered_or_an_error(line: str) -> None:
+    assert run_scenario(parse_scenario(f"{ASLEEP}{line}\n"), ModelTieredTarget, POOLS).passed
+    refused = parse_scenario(f"{ASLEEP}{line}\nexpect error\n")
+    assert run_scenario(refused, refusing(line.split()[0]), POOLS).passed
 
 
 def loaded(target: TieredAcceptor, until: int = 0) -> None:
