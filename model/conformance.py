@@ -553,9 +553,9 @@ class HostTarget(PoolTarget, Protocol):
     **Keys** of the host are the same bytes as those of the device for the same tokens; as there, any will do.
 
     **Sleep** (`Capability.SLEEP`). While the device sleeps these are legal: `start`, `append`, a `write` of no tokens,
-    `evict`, which finds nothing, `reset`, which drops the keys of the host, what is asked of a store, `start_transfers`,
-    `wake`, `close` and all observations. `cache`, `deallocate`, `preempt`, `abort` and `truncate` may be answered, or be
-    errors. Everything else is an error.
+    `evict`, which finds nothing, `reset`, which drops the keys of the host, what is asked of a store,
+    `start_transfers`, `wake`, `close` and all observations. `cache`, `deallocate`, `preempt`, `abort` and `truncate`
+    may be answered, or be errors. Everything else is an error.
 
     There are no outside holders: `hold` is always an error.
     """
