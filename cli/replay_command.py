@@ -27,14 +27,14 @@ from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
 from kvspec.model.plot import draw_replay
 from kvspec.model.replay import ReplayOptions, ReplayReport
-from kvspec.model.scenario.language import MAX_RANKS
+from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
 from kvspec.model.workload import Request, WorkloadError, check_block_size, read_requests, shared_prefixes
 
 BUILT_IN = "builtin"
 MAX_BUILT_IN = 1_000_000
 """So many requests the built-in generator makes at most: they are all held in memory."""
 MAX_CELLS = 2**31
-"""Blocks times tokens per block, at most: a pool of that size takes all that most machines have."""
+"""Cells of all ranks, tiers, groups and pages, at most: a pool of that size takes all that most machines have."""
 
 MAX_SINGLE = 4096
 """Single blocks of each rank in a pool of ranks: more requests than that never run at once."""
@@ -48,6 +48,8 @@ MANAGER_ONLY = (
 )  # fmt: skip
 """Options that mean something with --worker only, and without it only."""
 
+BESIDE = {"fail_copies": "host_blocks", "page_size": "pages"}
+"""Options that mean something beside another one only."""
 
 _OPTION_OF = {"num_host_blocks": "--host-blocks", "manager_types": "--window", "num_pages": "--pages"}
 
@@ -100,6 +102,7 @@ def replay(
         sizes = Sizes(divide, blocks, block_size, slots, interval, trim, ranks, step_ms, max_running)
         result = JsonFile(json, force=force)
         return replay_worker(workload, read_workload(workload, requests, seed), sizes, result)
+    _check_beside(context)
     _check_pool(blocks, block_size)
     is_pool = ranks > 1 or host_blocks > 0 or target == "pool"
     config = _config(blocks, block_size, ranks, is_pool, host_blocks, window or [], pages, page_size, threads)
@@ -143,14 +146,29 @@ def replay(
 def _check_given(context: typer.Context, worker: bool) -> None:
     """No option is given that would be ignored."""
     ignored = MANAGER_ONLY if worker else WORKER_ONLY
-    sources = {name: context.get_parameter_source(name) for name in ignored}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    where = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    given = [name for name in ignored if _is_given(context, name)]
+    where = ", ".join(map(_option, given))
     if given and worker:
         expected = "without it: it runs the pool that comes with kvspec, and compares outputs"
         fail_input("given with --worker", where=where, expected=expected)
     if given:
         fail_input("given without --worker", where=where, expected="beside it")
+
+
+def _check_beside(context: typer.Context) -> None:
+    """No option is given that would be ignored without another."""
+    for name, other in BESIDE.items():
+        if _is_given(context, name) and not context.params[other]:
+            fail_input(f"given without {_option(other)}", where=_option(name), expected="beside it")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _config(
@@ -165,11 +183,12 @@ def _config(
     threads: int,
 ) -> PoolConfig:
     """The pool: one manager, a pool of ranks, or a variant of them."""
-    if not 1 <= ranks <= MAX_RANKS:
-        fail_input(f"{ranks}", where="--ranks", expected=f"1 to {MAX_RANKS}")
+    for option, number, most in (("--ranks", ranks, MAX_RANKS), ("--threads", threads, MAX_THREADS)):
+        if not 1 <= number <= most:
+            fail_input(f"{number}", where=option, expected=f"1 to {most}")
     groups = [ManagerType(num_blocks=blocks, block_size=block_size, window=window or None) for window in windows]
     try:
-        return PoolConfig(
+        config = PoolConfig(
             num_blocks=blocks,
             block_size=block_size,
             enable_prefix_cache=not groups,
@@ -184,6 +203,10 @@ def _config(
     except ValueError as error:
         name, _, rest = str(error).partition(": ")
         fail_input(rest, where=_OPTION_OF.get(name, name))
+    if config.num_cells > MAX_CELLS:
+        expected = f"at most {MAX_CELLS} in all ranks, tiers, groups and pages"
+        fail_input(f"a pool of {config.num_cells} tokens", expected=expected)
+    return config
 
 
 def _options(step_ms: int, max_running: int | None, fail_copies: int) -> ReplayOptions:

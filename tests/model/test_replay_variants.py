@@ -81,6 +81,13 @@ def test_a_failed_load_that_counts_as_done_is_found_in_a_replay() -> None:
         (["--pages", "9", "--ranks", "2"], "--pages: 9, expected 0 in a pool of ranks or a composite"),
         (["--ranks", "0"], "--ranks: 0, expected 1 to 1024"),
         (["--threads", "0"], "--threads"),
+        (["--threads", "65"], "--threads: 65, expected 1 to 64"),
+        (["--fail-copies", "2"], "--fail-copies: given without --host-blocks, expected beside it"),
+        (["--page-size", "32"], "--page-size: given without --pages, expected beside it"),
+        (["--host-blocks", "999999999999"], "a pool of 16000000324080 tokens, expected at most 2147483648"),
+        (["--pages", "999999999999"], "a pool of 64000000319936 tokens, expected at most 2147483648"),
+        (["--ranks", "1024", "--blocks", "999999"], "at most 2147483648 in all ranks, tiers, groups and pages"),
+        (["--window", "4", "--window", "0", "--blocks", "99999999"], "a pool of 3199999968 tokens"),
         (["--target", "hierarchy"], "TorchHierarchyTarget: a config of a manager"),
     ],
 )
