@@ -51,6 +51,8 @@ class TieredGenerator(Generator):
         source, pool = self.source, self.pool
         if pool.asleep and source.chance(0.4):
             return ops.Wake()
+        if not (pool.asleep or pool.requests) and pool.copies and source.chance(0.2):
+            return ops.Reset()  # some targets refuse it while a sequence exists
         if pool.transfers() and source.chance(self._haste):
             return self._transfer()
         if self._has_store and source.chance(0.25 if pool.prefetches else 0.04):
