@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -22,13 +22,13 @@ from kvspec.cli.output import (
     progress,
 )
 from kvspec.cli.targets import drivable, load_target
-from kvspec.model.conformance import ManagerType, PoolConfig
+from kvspec.model.conformance import Capability, ManagerType, PoolConfig
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
 from kvspec.model.plot import draw_replay
-from kvspec.model.replay import ReplayOptions, ReplayReport
+from kvspec.model.replay import ReplayOptions, ReplayReport, most_blocks
 from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
-from kvspec.model.workload import Request, WorkloadError, check_block_size, read_requests, shared_prefixes
+from kvspec.model.workload import GRANULE, Request, WorkloadError, check_block_size, read_requests, shared_prefixes
 
 BUILT_IN = "builtin"
 MAX_BUILT_IN = 1_000_000
@@ -41,7 +41,6 @@ MAX_SINGLE = 4096
 
 TARGET_HELP = "torch, model, or package.module:attribute. --worker has a pool of its own."
 
-
 WORKER_ONLY = ("divide", "slots", "interval", "trim")
 MANAGER_ONLY = (
     "target", "sweep_steps", "plot", "host_blocks", "fail_copies", "window", "pages", "page_size", "threads",
@@ -51,7 +50,11 @@ MANAGER_ONLY = (
 BESIDE = {"fail_copies": "host_blocks", "page_size": "pages"}
 """Options that mean something beside another one only."""
 
-_OPTION_OF = {"num_host_blocks": "--host-blocks", "manager_types": "--window", "num_pages": "--pages"}
+VARIANTS = {"window": "a composite", "pages": "a manager with pages", "ranks": "ranks", "host_blocks": "a host tier"}
+"""Options that make a pool a variant, and what it is or has then."""
+
+_OPTION_OF = {"num_blocks": "--blocks", "num_pages": "--pages", "num_host_blocks": "--host-blocks"}
+"""Fields that are not called as the option that sets them."""
 
 
 def replay(
@@ -104,7 +107,8 @@ def replay(
         return replay_worker(workload, read_workload(workload, requests, seed), sizes, result)
     _check_beside(context)
     _check_pool(blocks, block_size)
-    is_pool = ranks > 1 or host_blocks > 0 or target == "pool"
+    _check_variant(context)
+    is_pool = ranks > 1 or host_blocks > 0 or (target == "pool" and not window and not pages)
     config = _config(blocks, block_size, ranks, is_pool, host_blocks, window or [], pages, page_size, threads)
     options = _options(step_ms, max_running, fail_copies)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
@@ -168,7 +172,17 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return _OPTION_OF.get(name, f"--{name.replace('_', '-')}")
+
+
+def _check_variant(context: typer.Context) -> None:
+    """Of composites, pages and ranks, with a host tier or without, one at most is asked for."""
+    given = context.params
+    asked = [name for name in VARIANTS if (given[name] > 1 if name == "ranks" else given[name])]
+    if len(asked) > 1 and asked[0] in ("window", "pages"):
+        first, second = asked[:2]
+        expected = f"one of the two: {VARIANTS[first]} has no {VARIANTS[second].removeprefix('a ')}"
+        fail_input(f"given with {_option(second)}", where=_option(first), expected=expected)
 
 
 def _config(
@@ -186,8 +200,8 @@ def _config(
     for option, number, most in (("--ranks", ranks, MAX_RANKS), ("--threads", threads, MAX_THREADS)):
         if not 1 <= number <= most:
             fail_input(f"{number}", where=option, expected=f"1 to {most}")
-    groups = [ManagerType(num_blocks=blocks, block_size=block_size, window=window or None) for window in windows]
     try:
+        groups = [ManagerType(num_blocks=blocks, block_size=block_size, window=window or None) for window in windows]
         config = PoolConfig(
             num_blocks=blocks,
             block_size=block_size,
@@ -201,8 +215,7 @@ def _config(
             num_threads=threads,
         )
     except ValueError as error:
-        name, _, rest = str(error).partition(": ")
-        fail_input(rest, where=_OPTION_OF.get(name, name))
+        _fail_option(error)
     if config.num_cells > MAX_CELLS:
         expected = f"at most {MAX_CELLS} in all ranks, tiers, groups and pages"
         fail_input(f"a pool of {config.num_cells} tokens", expected=expected)
@@ -213,14 +226,20 @@ def _options(step_ms: int, max_running: int | None, fail_copies: int) -> ReplayO
     try:
         return ReplayOptions(step_ms=step_ms, max_running=max_running, fail_copies=fail_copies)
     except ValueError as error:
-        fail_input(str(error))
+        _fail_option(error)
+
+
+def _fail_option(error: ValueError) -> NoReturn:
+    """The pool or the scheduler refuses a number; they name a field of theirs."""
+    name, _, rest = str(error).partition(": ")
+    fail_input(rest, where=_option(name))
 
 
 def _check_pool(blocks: int, block_size: int) -> None:
     try:
         check_block_size(block_size)
-    except ValueError as error:
-        fail_input(str(error))
+    except ValueError:
+        fail_input(str(block_size), where="--block-size", expected=f"a divisor of {GRANULE}")
     if blocks * block_size > MAX_CELLS:
         what = f"{blocks} blocks of {block_size} tokens"
         fail_input(what, where="--blocks", expected=f"at most {MAX_CELLS} tokens in all")
@@ -259,14 +278,18 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
     )
     out = console()
     out.print(f"pool         {config.num_blocks - 1} usable blocks of {config.block_size} tokens{_variant(config)}")
-    out.print(f"requests     {s.finished} finished, {s.rejected} larger than the pool, {s.waiting + s.running} left")
-    out.print(
-        f"hits         {s.hit_tokens} of {s.prompt_tokens} prompt tokens ({100 * s.hit_rate:.1f} %); "
-        f"{100 * limit.hit_rate:.1f} % with an unlimited pool"
-    )
+    given_up = f", {s.given_up} given up" if s.given_up else ""
+    left = f"{s.waiting + s.running} left"
+    out.print(f"requests     {s.finished} finished, {s.rejected} larger than the pool{given_up}, {left}")
+    if config.enable_prefix_cache:
+        device = " on the device" if config.has_host_tier else ""
+        out.print(
+            f"hits         {s.hit_tokens} of {s.prompt_tokens} prompt tokens{device} ({100 * s.hit_rate:.1f} %); "
+            f"{100 * limit.hit_rate:.1f} % with an unlimited pool"
+        )
     if s.host_hit_tokens is not None:
         out.print(
-            f"host tier    {s.host_hit_tokens} tokens came from the host; {s.copies} copies done, "
+            f"host tier    {s.host_hit_tokens} more tokens came from the host; {s.copies} copies done, "
             f"{s.failed_copies} failed, {run.acceptor.counts['host evictions']} keys of the host evicted"
         )
     out.print(f"written      {s.written_tokens} tokens, {s.output_tokens} of them decoded one by one")
@@ -277,7 +300,7 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
         out.print(f"occupancy    {100 * peak:.1f} % of the blocks used at most, {100 * mean:.1f} % on average")
     judged = run.acceptor
     out.print(
-        f"judged       {judged.number} operations, {judged.counts['reads']} reads of contents, "
+        f"judged       {judged.number} operations, {_reads(run)}, "
         f"{counted(run.sweeps, 'whole comparison')}; {s.steps} engine steps in {s.wall_seconds:.1f} s"
     )
     for violation in report.violations[:3]:
@@ -291,13 +314,22 @@ def describe(run: JudgedReplay, report: ReplayReport, requests: Iterable[Request
     out.print(f"{verdict}: {violations} (sampled: one run of {counted(s.arrived, 'request')})")
 
 
+def _reads(run: JudgedReplay) -> str:
+    """How often contents were compared with what was computed, or why they were not."""
+    if not run.acceptor.sees(Capability.CONTENTS):
+        return "contents not observed"
+    reads = run.acceptor.counts["reads"]
+    return f"{counted(reads, 'read')} of contents" if reads else "contents not read, as nothing was hit"
+
+
 def _variant(config: PoolConfig) -> str:
     """What a pool has beside blocks."""
     ranks = f" on each of {config.num_ranks} ranks" if config.num_ranks > 1 else ""
     host = f", {config.num_host_blocks - 1} on the host" if config.has_host_tier else ""
     windows = [f"window {k.window}" if k.window is not None else "full attention" for k in config.manager_types]
     groups = f" in each group ({', '.join(windows)})" if windows else ""
-    pages = f", {config.num_pages} pages of {config.page_size} tokens" if config.num_pages else ""
+    room = f"room for {most_blocks(config)} of them at a time"
+    pages = f", {config.num_pages} pages of {config.page_size} tokens ({room})" if config.num_pages else ""
     threads = f", called from {config.num_threads} threads" if config.num_threads > 1 else ""
     return ranks + groups + host + pages + threads
 

@@ -3,7 +3,8 @@
 Policy, in virtual time on a grid of `ReplayOptions.step_ms`. A step does, in this order:
 
 0. with a host tier, the copies that began in the last step end, and those that were planned since begin;
-1. **arrivals** up to now join the waiting queue; one whose prompt and answer exceed the whole pool is rejected;
+1. **arrivals** up to now join the waiting queue; one whose prompt and answer exceed what one request can have
+   (`most_blocks`) is rejected;
 2. **decode**: every running request, oldest admission first, appends one fresh output token and allocates room for it;
    when that is refused, the most recently admitted other request is preempted and goes to the front of the queue;
 3. **admission**, first come first served, unless this step preempted: match (`allocate_shared`), then room for all
@@ -16,7 +17,7 @@ Policy, in virtual time on a grid of `ReplayOptions.step_ms`. A step does, in th
 5. **publication**: `cache` for those whose prompts were written, so prompt blocks can be hit from the next step on,
    never within the same; the rest is published when a request finishes (`deallocate`). What a preempted request had
    decoded is not published;
-6. finished requests are deallocated, and the pool is looked at.
+6. finished requests are deallocated, in a composite after their contents were read, and the pool is looked at.
 
 A hit covers whole blocks, at most all tokens or all but the last (`hit_limit` of the target). With a pool that never
 refuses, a request is admitted in the step ``ceil(timestamp / step_ms)``, so hits must equal
@@ -44,6 +45,7 @@ from kvspec.model.workload import (
     longest_hit,
     request_tokens,
 )
+from kvspec.spec.pages import end_whole
 
 MAX_KEPT_VIOLATIONS = 100
 
@@ -67,7 +69,7 @@ class Driver(Protocol):
         """One forward step."""
 
     def read(self, seq: str, start: int, stop: int) -> Tags:
-        """Contents of computed tokens."""
+        """Contents of computed tokens; in a composite of those in blocks that are not released."""
 
     def cache(self, seq: str) -> None:
         """Publish all full computed blocks."""
@@ -127,7 +129,8 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         max_running: requests that may run at once; `None` for any number.
         lookahead: waiting requests behind a refused one that may be tried; 0 for strict order.
         max_passes: how often a refused request may be passed by another before all behind it wait, too.
-        check_hits: read every hit and compare it with the contents that its tokens stand for.
+        check_hits: read every hit and compare it with the contents that its tokens stand for; in a composite, where
+            nothing is hit, have the judge read every finished request.
         fail_copies: every so many-th copy between the tiers fails; 0 for none.
         stop_at_violation: end the run at the first violation that the replay itself finds.
         context: the context of every sequence.
@@ -181,7 +184,8 @@ class ReplayStatistics(msgspec.Struct):
 
     Attributes:
         arrived, finished, rejected: requests; rejected are those that the whole pool cannot hold.
-        given_up: requests dropped after a ``progress`` violation.
+        given_up: requests dropped since they were refused although nothing else runs: a ``progress`` violation, but
+            with pages, where it depends on the places of blocks what one more can have; there the judge decides.
         waiting, running: requests at the end (of an interrupted or stopped run).
         prompt_tokens, hit_tokens: of first admissions; `hit_tokens` of them came from the cache.
         hit_requests: first admissions with a hit.
@@ -261,12 +265,21 @@ class ReplayReport(msgspec.Struct):
     series: ReplaySeries
     violations: list[ReplayViolation]
 
-
     @property
     def usable_blocks(self) -> int:
         """Blocks of all ranks and groups together, padding not counted."""
         groups = sum(kind.num_blocks - 1 for kind in self.config.manager_types)
         return groups or (self.config.num_blocks - 1) * self.config.num_ranks
+
+
+def most_blocks(config: PoolConfig) -> int:
+    """Blocks that one request can have if nobody else has any: all but padding, or those that the pages have room for.
+
+    Pages in a row from the first one on, where the padding block lies, have room for the most.
+    """
+    if not config.num_pages:
+        return config.num_blocks - 1
+    return min(config.num_blocks, end_whole(config.num_pages - 1, config.block_size, config.page_size)) - 1
 
 
 class _Run:
@@ -348,7 +361,7 @@ class Replay:
         check_block_size(config.block_size)
         self._driver, self._config = driver, config
         self._options = options or ReplayOptions()
-        self._usable = config.num_blocks - 1
+        self._usable = most_blocks(config)
         """Blocks that a request can have."""
         self._host = driver if config.has_host_tier and isinstance(driver, HostDriver) else None
         self._accept: Callable[[str, int], None] | None = getattr(driver, "accept", None)
@@ -524,15 +537,16 @@ class Replay:
         return True
 
     def _give_up(self, run: _Run) -> None:
-        """A request that the pool can hold was refused although nothing else runs."""
+        """A request that the pool could hold was refused although nothing else runs."""
         self._driver.abort(run.name)
         if run.running:
             self._running.remove(run)
             run.running = False
         self._retry = True
         self._statistics.given_up += 1
-        blocks = -(-run.known // self._config.block_size)
-        self._violate("progress", run, f"refused {blocks} of {self._usable} blocks although nothing else runs")
+        if not self._config.num_pages:
+            blocks = -(-run.known // self._config.block_size)
+            self._violate("progress", run, f"refused {blocks} of {self._usable} blocks although nothing else runs")
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
@@ -641,6 +655,8 @@ class Replay:
     def _finish(self) -> None:
         done = [run for run in self._running if run.known == run.total == run.computed]
         for run in done:
+            if self._accept is not None and self._options.check_hits:
+                self._driver.read(run.name, 0, run.computed)
             self._driver.deallocate(run.name)
             self._running.remove(run)
             self._statistics.finished += 1

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvspec.model.conformance import CacheEvent, Capability, Context, PoolConfig, Tags
+from kvspec.model.executable import PagedPool
 from kvspec.model.generate_workload import Shape, generate_requests
 from kvspec.model.plot import PlotError, plot_replay
-from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics, ReplayViolation
+from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics, ReplayViolation, most_blocks
 from kvspec.model.workload import HitLimit, Request, WorkloadError, read_requests, shared_prefixes
 
 TRACE = Path(__file__).resolve().parents[3] / "shared" / "traces" / "mooncake_conversation.jsonl"
@@ -482,6 +483,22 @@ def test_a_run_may_go_on_after_violations() -> None:
     assert found == report.violations
     assert {violation.request for violation in found} == {0, 1}
     assert (report.statistics.finished, report.statistics.given_up, report.statistics.stopped) == (1, 2, False)
+
+
+@pytest.mark.parametrize(("blocks", "block_size"), [(7, 1), (9, 3), (9, 4), (7, 5)])
+def test_one_request_can_have_what_fits_on_the_pages_with_padding(blocks: int, block_size: int) -> None:
+    """As many as an empty pool finds when it tries all places."""
+    for page_size in range(1, 3 * block_size):
+        for pages in range(-(-block_size // page_size), blocks + 2):
+            config = PoolConfig(num_blocks=blocks, block_size=block_size, num_pages=pages, page_size=page_size)
+            assert most_blocks(config) == len(PagedPool(config, watch=False).can_be_had()), config
+
+
+def test_what_is_refused_with_pages_is_given_up_and_left_to_the_judge() -> None:
+    config = PoolConfig(num_blocks=400, block_size=16, num_pages=100, page_size=64)
+    made = [request(0, 30, 20, 0), request(0, 50, 1, 1), request(100, 30, 1, 2)]
+    report = Replay(Refuses(config), config, made).run()
+    assert (report.statistics.finished, report.statistics.given_up, report.violations) == (1, 2, [])
 
 
 class JudgeError(Exception):
