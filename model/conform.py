@@ -8,7 +8,7 @@ are run again and shrunk.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -109,6 +109,9 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if known is not None and name not in known:
                 shown = f"{len(value)} groups" if isinstance(value, tuple) else value
                 raise ValueError(f"{name}: {shown}, expected none where only {self.form} are driven")
+        tiers = self.form is Form.TIERS or self.num_host_blocks is not None
+        if tiers and not self.prefix_cache:
+            raise ValueError("prefix_cache: a host tier without a prefix cache, expected both, or neither")
         if self.manager_types is not None and (self.num_blocks or self.block_size):
             raise ValueError("manager_types: with num_blocks or block_size, expected either of them")
         if self.num_ranks is not None and self.num_ranks > MAX_RANKS:
@@ -295,7 +298,7 @@ EVIDENCE: Final[Mapping[Family, _Evidence]] = {
     Family.PUBLISH_AFTER_WRITE: _Evidence(("published",), "keys published", _KEYS),
     Family.NO_REUSE_WHILE_USED: _Evidence(("taken",), "blocks handed out"),
     Family.EXCLUSIVE_WRITER: _Evidence(("copies",), "copies", (Capability.FORK, Capability.HOLD)),
-    Family.ATOMIC_FAILURE: _Evidence(("refusals", "errors"), "refusals and errors"),
+    Family.ATOMIC_FAILURE: _Evidence(("refusals", "errors"), "refusals or errors"),
     Family.DRAIN: _Evidence(("drains",), "drained pools", _FREE),
     Family.KEY: _Evidence(("published",), "keys published", _KEYS),
     Family.USAGE: _Evidence(("operations",), "operations", (Capability.USED_COUNT,)),
@@ -303,7 +306,7 @@ EVIDENCE: Final[Mapping[Family, _Evidence]] = {
     Family.CONTENT: _Evidence(("reads",), "reads", (Capability.CONTENTS,)),
     Family.STATE_POSITION: _Evidence(("states",), "states", (Capability.STATES,)),
     Family.RANK: _Evidence(("ranks",), "ranks chosen", (Capability.POOL,)),
-    Family.UNITS: _Evidence(("units",), "single blocks, slots and growths", (Capability.POOL, Capability.GROUPS)),
+    Family.UNITS: _Evidence(("units",), "single blocks, slots or growths", (Capability.POOL, Capability.GROUPS)),
     Family.WINDOW: _Evidence(("slides",), "blocks behind a window given back", (Capability.GROUPS,)),
     Family.TIERS: _Evidence(("copied",), "copies between tiers", (Capability.HOST,)),
     Family.PAGES: _Evidence(("taken",), "blocks handed out", (Capability.PAGES,)),
@@ -354,10 +357,10 @@ class Conformance:
         self.options = options
         self.pools = pools or Pools()
         self.replayer = Replayer(make_target, self.pools)
-        self.counts: Counter[str] = Counter()
         self.episodes = 0
         self.capabilities: frozenset[Capability] = frozenset()
         self._shown: dict[Form, frozenset[Capability]] = {}
+        self._counted: defaultdict[Form, Counter[str]] = defaultdict(Counter)
         self._make_target = make_target
         self._on_progress = on_progress
         self._started = 0.0
@@ -398,6 +401,11 @@ class Conformance:
             interrupted,
         )
 
+    @property
+    def counts(self) -> Counter[str]:
+        """How often what happened, in all forms together."""
+        return sum(self._counted.values(), Counter())
+
     def _over(self) -> bool:
         limit, seconds = self.options.operations, self.options.seconds
         if limit is not None and self.counts["operations"] >= limit:
@@ -424,14 +432,16 @@ class Conformance:
             violation.number = violation.number or judge.number
             self._found = violation, Case(config, tuple(o for o, _ in done)), tuple(error for _, error in done)
         finally:
-            self.counts += judge.counts
-            self.counts["operations"] += judge.number
+            counts = self._counted[config.form]
+            counts += judge.counts
+            counts["operations"] += judge.number
             self._most_blocks = max(self._most_blocks, config.num_blocks)
             self._longest_block = max(self._longest_block, config.block_size)
             self._longest_episode = max(self._longest_episode, judge.number)
             judge.leave()
             self.pools.give(judge.pool)
-        self._on_progress(judge.number, f"{self.counts['evictions']} evictions, {self.counts['hits']} hits")
+        counts = self.counts
+        self._on_progress(judge.number, f"{counts['evictions']} evictions, {counts['hits']} hits")
 
     def _same_capabilities(self, config: PoolConfig, shown: frozenset[Capability]) -> None:
         """What a target can show must not depend on the pool: the verdicts are about all pools together."""
@@ -446,22 +456,22 @@ class Conformance:
     def _find_forms(self) -> list[Form]:
         """What is driven: of what is asked for, that which the target can be."""
         form = self.options.form
-        found = [f for f in (FORMS if form is None else (form,)) if self._can_be(f)]
-        if not found and form is not None and form is not Form.MANAGERS:
-            raise TargetError(f"cannot be driven as {form.words}: it lacks the capability {FORMS[form].need}")
-        return found or [Form.MANAGERS]
+        why_not = {f: self._why_not(f) for f in (FORMS if form is None else (form,))}
+        if form is not None and form is not Form.MANAGERS and why_not[form]:
+            raise TargetError(f"cannot be driven as {form.words}: it {why_not[form]}")
+        return [f for f, reason in why_not.items() if reason is None] or [Form.MANAGERS]
 
-    def _can_be(self, form: Form) -> bool:
-        """Whether it can be made so with all that is fixed, and has what that needs."""
+    def _why_not(self, form: Form) -> str | None:
+        """Why it cannot be made so with all that is fixed, or what it lacks to be so."""
         need = FORMS[form].need
         try:
             shown = checked_target(self._make_target, self._fixed(FORMS[form].smallest)).capabilities
-        except (TargetError, ValueError):
-            return False
+        except (TargetError, ValueError) as error:
+            return str(error)
         if need is not None and need not in shown:
-            return False
+            return f"lacks the capability {need}"
         self._shown[form] = frozenset(shown)
-        return True
+        return None
 
     def _config(self, source: RandomSource, form: Form) -> PoolConfig:
         return self._fixed(FORMS[form].draw(source, self._shown.get(form, frozenset(Capability))))
@@ -478,7 +488,7 @@ class Conformance:
         self, judge: AnyAcceptor, generator: Generator, length: int, done: list[tuple[AnyOperation, bool]]
     ) -> None:
         """All operations of an episode; each is done, and whether with an error."""
-        limit = self.options.operations
+        counts, limit = self._counted[judge.config.form], self.options.operations
         if limit is not None:
             length = min(length, max(1, limit - self.counts["operations"]))
 
@@ -491,14 +501,14 @@ class Conformance:
                 except MisuseError:
                     done[-1] = operation, True
                 else:
-                    self.counts[_DONE.get(type(operation), "others")] += 1
+                    counts[_DONE.get(type(operation), "others")] += 1
                 generator.saw(result)
 
         do(_generated(generator, length))
         do(generator.ending())
         judge.sweep()
         judge.drained()
-        self.counts["drains"] += 1
+        counts["drains"] += 1
         do(generator.closing())
 
     # -- the violation -------------------------------------------------------------------------------------------
@@ -550,7 +560,8 @@ class Conformance:
 
     def _verdict(self, family: Family, violation: FoundViolation | None) -> FamilyVerdict:
         evidence = EVIDENCE[family]
-        count = sum(self.counts[c] for c in evidence.counters)
+        # What happens in other forms is no evidence: nothing there could break the family.
+        count = sum(self._counted[form][c] for form in OF_FORMS.get(family, FORMS) for c in evidence.counters)
         if violation is not None and violation.family == family:
             return FamilyVerdict(family.value, "violated", count, evidence.unit, violation.what)
         if evidence.needs and not self.capabilities & set(evidence.needs):
