@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
@@ -67,9 +69,11 @@ class Trim(StrEnum):
 
 
 _OPTION_OF: Final = {
-    "num_ranks": "--ranks", "num_single_blocks": "--single", "num_state_slots": "--slots",
-    "checkpoint_interval": "--interval", "trim": "--trim", "num_pages": "--pages", "page_size": "--page-size",
-    "num_threads": "--threads", "manager_types": "--group", "num_host_blocks": "--host-blocks",
+    "seed": "--seed", "operations": "--operations", "seconds": "--seconds", "kind": "--kind", "form": "--form",
+    "num_blocks": "--blocks", "block_size": "--block-size", "num_ranks": "--ranks", "num_single_blocks": "--single",
+    "num_state_slots": "--slots", "checkpoint_interval": "--interval", "trim": "--trim",
+    "num_host_blocks": "--host-blocks", "num_pages": "--pages", "page_size": "--page-size",
+    "num_threads": "--threads", "manager_types": "--group", "prefix_cache": "--no-cache", "sanitizer": "--sanitizer",
 }  # fmt: skip
 FAILURES: Final = Path("conform-failures")
 _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
@@ -170,7 +174,10 @@ def conform(
         )
     except ValueError as error:
         name, colon, rest = str(error).partition(": ")
-        fail_input(rest if colon else name, where=_OPTION_OF.get(name, name) if colon else None)
+        where = _OPTION_OF.get(name, name)
+        if name == "prefix_cache":
+            where = ", ".join([*(_asked(sizes) or [f"--form {form}"]), where])
+        fail_input(rest if colon else name, where=where if colon else None)
     with drivable(target), progress("operations", options.operations) as bar:
         report = drive(load_target(target), options, on_progress=bar.advance)
     return _finish(target, report, save, result, cases)
@@ -197,16 +204,20 @@ def _form_of(given: dict[str, object]) -> Form | None:
         return None
     form = next((form for form, trait in FORMS.items() if asked <= {*trait.options}), None)
     if form is None:
-        where = ", ".join(_OPTION_OF[name] for name in sorted(asked))
-        fail_input("given together", where=where, expected="options of one form")
+        fail_input("given together", where=", ".join(_asked(given)), expected="options of one form")
     return form
+
+
+def _asked(given: dict[str, object]) -> list[str]:
+    """The options that were given."""
+    return [_OPTION_OF[name] for name, value in sorted(given.items()) if value is not None]
 
 
 def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:
     """Print, save and write everything; an interrupted run then ends as one."""
     code = exit_for(f.verdict for f in report.families)
     violation = report.violation
-    saved = _save(save, name, violation, report.options.seed) if violation is not None else None
+    saved = _save(save, name, violation, report.options) if violation is not None else None
     print_conform(console(), name, report, saved)
     body = {
         "target": name,
@@ -244,13 +255,33 @@ def scenario_text(violation: FoundViolation, comment: str = "") -> str:
     return format_scenario(lines, violation.config, comment=comment)
 
 
-def _save(folder: Path, name: str, violation: FoundViolation, seed: int) -> Path:
+def command_line(name: str, options: ConformOptions) -> str:
+    """The command that drives a target in the same way: the seed, and what is not as it is by default."""
+    words = ["kvspec", "conform", name, "--seed", str(options.seed)]
+    usual = ConformOptions()
+    for field, option in _OPTION_OF.items():
+        value = getattr(options, field)
+        if option in words or value is None or value == getattr(usual, field):
+            continue
+        if field == "manager_types":
+            words += [word for kind in value for word in (option, _group_text(kind))]
+        else:
+            words += [option] if isinstance(value, bool) else [option, str(value)]
+    return shlex.join(words)
+
+
+def _group_text(kind: ManagerType) -> str:
+    """A group as `--group` takes it."""
+    return ",".join(str(number) for number in (kind.num_blocks, kind.block_size, kind.window) if number is not None)
+
+
+def _save(folder: Path, name: str, violation: FoundViolation, options: ConformOptions) -> Path:
     """Write the scenario into a new file of the folder."""
     comment = "\n".join(
         [
             f"{name}: {violation.family}/{violation.rule} at the last operation",
             violation.what,
-            f"found by kvspec conform {name} --seed {seed}",
+            f"found by {command_line(name, options)}",
         ]
     )
     return save_text(folder, f"{name}.{violation.family}.{violation.rule}", ".kv", scenario_text(violation, comment))
@@ -280,7 +311,7 @@ def _replay(name: str, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
 
 
 def _print_replayed(out: Console, name: str, path: Path, found: ScenarioResult) -> None:
-    out.print(f"{path} on {name}: {len(found.lines)} lines run, {_REPLAYED[found.verdict]}")
+    out.print(f"{path} on {name}: {_told(len(found.lines), 'lines')} run, {_REPLAYED[found.verdict]}")
     if found.lines and found.verdict in ("failed", "violated"):
         _print_line(out, found.last)
 
@@ -300,21 +331,21 @@ def print_conform(out: Console, name: str, report: ConformReport, saved: Path | 
     end = " (interrupted)" if report.interrupted else ""
     options = report.options
     out.print(
-        f"{name}: {report.operations:,} operations in {report.episodes} pools{end}, seed {options.seed}, "
-        f"{options.kind}, {report.seconds:.1f} s, {report.rate:,.0f} operations/s"
+        f"{name}: {_told(report.operations, 'operations')} in {_told(report.episodes, 'pools')}{end}, "
+        f"seed {options.seed}, {options.kind}, {report.seconds:.1f} s, {report.rate:,.0f} operations/s"
     )
     judged = {f.family for f in report.families}
     more = [counts for family, counts in _COUNTS_OF.items() if family in judged]
     for counted_in in (_COUNTS, *more):
-        happened = [f"{report.counts.get(c, 0):,} {_WORDS.get(c, c)}" for c in counted_in]
+        happened = [_told(report.counts.get(c, 0), _WORDS.get(c, c)) for c in counted_in]
         out.print(f"  {', '.join(happened)}")
     out.print(
-        f"  pools of up to {report.most_blocks} blocks, blocks of up to {report.longest_block} tokens, "
-        f"up to {report.longest_episode:,} operations in one pool"
+        f"  pools of up to {report.most_blocks} blocks, blocks of up to {_told(report.longest_block, 'tokens')}, "
+        f"up to {_told(report.longest_episode, 'operations')} in one pool"
     )
     out.print()
     for family in report.families:
-        seen = f"sampled, {family.count:,} {family.unit}" if family.verdict == "holds" else family.reason
+        seen = f"sampled, {_told(family.count, family.unit)}" if family.verdict == "holds" else family.reason
         out.print(f"  {family.family:<22}{family.verdict:<14}{seen}")
     if report.violation is not None:
         _print_violation(out, name, report.violation, saved)
@@ -325,19 +356,24 @@ def print_conform(out: Console, name: str, report: ConformReport, saved: Path | 
 def _verdict_line(report: ConformReport) -> str:
     """All families in one line."""
     counts = Counter(f.verdict for f in report.families)
-    told = [f"{_families(counts['holds'])} {'holds' if counts['holds'] == 1 else 'hold'}"] if counts["violated"] else []
+    held = _told(counts["holds"], "families")
+    told = [f"{held} {'holds' if counts['holds'] == 1 else 'hold'}"] if counts["violated"] else []
     if counts["not observed"]:
         told.append(f"{counts['not observed']} not observed")
     if report.violation is not None:
         broken = f"{report.violation.family}/{report.violation.rule}"
         return f"violated: {broken}; {', '.join(told)}"
     if not counts["holds"]:
-        return f"nothing was observed ({_families(len(report.families))})"
-    return f"holds: {', '.join([_families(counts['holds']), *told])} (sampled)"
+        return f"nothing was observed ({_told(len(report.families), 'families')})"
+    return f"holds: {', '.join([held, *told])} (sampled)"
 
 
-def _families(count: int) -> str:
-    return f"{count} {'family' if count == 1 else 'families'}"
+def _told(number: int, what: str) -> str:
+    """``1 copy between tiers``, ``2 copies between tiers``; `what` is in the plural, with all its alternatives."""
+    if number == 1:
+        alternatives = re.split("(, | or )", what)
+        what = "".join(re.sub(r"(ie)?s\b", lambda end: "y" if end[1] else "", one, count=1) for one in alternatives)
+    return f"{number:,} {what}"
 
 
 def _print_violation(out: Console, name: str, violation: FoundViolation, saved: Path | None) -> None:
@@ -360,12 +396,12 @@ def _print_violation(out: Console, name: str, violation: FoundViolation, saved: 
 
 
 def _how_small(violation: FoundViolation) -> str:
-    count = len(violation.operations)
+    count = _told(len(violation.operations), "operations")
     if not violation.reproduced:
-        return f"  the run of {count} operations, as it was; it was not seen to fail a second time:"
+        return f"  the run of {count}, as it was; it was not seen to fail a second time:"
     if not violation.shrunk:
-        return f"  the shortest run found in the time ({count} operations):"
-    return f"  a run that shows it ({count} operations; none can be taken out):"
+        return f"  the shortest run found in the time ({count}):"
+    return f"  a run that shows it ({count}; none can be taken out):"
 
 
 def _print_state(out: Console, title: str, state: list[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from kvspec.cli import conform_command
 from kvspec.cli.conform_command import scenario_text
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
-from kvspec.model.conform import ConformOptions, conform
+from kvspec.model.conform import EVIDENCE, ConformOptions, ConformReport, conform
 from kvspec.model.reference import ModelTarget
 from kvspec.model.scenario import parse_scenario
 
@@ -102,6 +105,65 @@ def test_a_violation_is_shown_saved_and_can_be_run_again(workshop: Path, capsys:
     assert run(["conform", "model", "--replay", str(saved), "--junit", "r.xml", "--json", "r.json"]) == Exit.HOLDS
     assert json.loads(Path("r.json").read_text())["result"]["verdict"] == "passed"
     assert run(["run", str(saved), "--target", "workshop:Forgets"]) == Exit.VIOLATED
+
+
+GIVEN = [
+    ["--seed", "3", "--operations", "900", "--kind", "wild", "--blocks", "5", "--block-size", "3", "--threads", "2"],
+    ["--seconds", "1.5", "--form", "managers", "--no-cache", "--sanitizer"],
+    ["--ranks", "2", "--single", "3", "--slots", "4", "--interval", "6", "--trim", "deepest"],
+    ["--host-blocks", "4"],
+    ["--pages", "4", "--page-size", "3"],
+    ["--group", "6,2,4", "--group", "9,3"],
+]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=" ".join)
+def test_the_command_that_is_saved_asks_for_the_same(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ConformOptions] = []
+
+    def note(make_target: object, options: ConformOptions, **others: object) -> ConformReport:
+        asked.append(options)
+        return conform(ModelTarget, ConformOptions(operations=1))
+
+    monkeypatch.setattr(conform_command, "drive", note)
+    assert run(["conform", "model", *given]) == Exit.HOLDS
+    line = conform_command.command_line("model", asked[0])
+    assert set(given) <= set(shlex.split(line))
+    assert run(shlex.split(line)[1:]) == Exit.HOLDS
+    assert asked[0] == asked[1]
+
+
+def test_every_option_of_a_run_is_in_the_command_that_is_saved() -> None:
+    """But those that `kvspec conform` does not take."""
+    inside = {"every", "shrink_seconds", "patience"}
+    assert conform_command._OPTION_OF.keys() == {*ConformOptions.__struct_fields__} - inside
+    assert set(conform_command._OPTION_OF.values()) == {word for given in GIVEN for word in given if word[:2] == "--"}
+
+
+def test_the_command_that_is_saved_finds_the_same_again() -> None:
+    given = ["--form", "managers", "--kind", "valid", "--blocks", "5", "--block-size", "2", "--operations", "4000"]
+    assert run(["conform", "workshop:Forgets", *given]) == Exit.VIOLATED
+    (saved,) = Path("conform-failures").iterdir()
+    found = re.search(r"^# found by kvspec (.*)$", saved.read_text(), re.MULTILINE)
+    assert found is not None
+    assert run([*shlex.split(found[1]), "--save", "again"]) == Exit.VIOLATED
+    assert (Path("again") / saved.name).read_text() == saved.read_text()
+
+
+@pytest.mark.parametrize("what", [*(e.unit for e in EVIDENCE.values()), *conform_command._WORDS.values(), "families"])
+def test_one_is_told_in_the_singular(what: str) -> None:
+    nouns = [part.split()[: 1 + part.startswith(("drained", "single"))][-1] for part in re.split(", | or ", what)]
+    one = conform_command._told(1, what)
+    assert not [noun for noun in nouns if re.search(rf"\b{noun}\b", one)]
+    assert conform_command._told(0, what) == f"0 {what}" and conform_command._told(2, what) == f"2 {what}"
+    assert len(one.split()) == 1 + len(what.split())
+
+
+def test_a_short_run_is_told_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conform", "model", "--form", "pools", "--operations", "1", "--block-size", "1"]) == Exit.HOLDS
+    out = capsys.readouterr().out
+    assert " in 1 pool, " in out and "blocks of up to 1 token, " in out and "1 drained pool\n" in out
+    assert not re.search(r"\b1 \w+s\b", out)
 
 
 def test_result_files_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,6 +271,9 @@ def test_a_pool_that_suits_the_target(capsys: pytest.CaptureFixture[str]) -> Non
         (["model", "--pages", "4", "--ranks", "2"], "--pages, --ranks: given together"),
         (["model", "--form", "managers", "--page-size", "2"], "--page-size: 2, expected none where only managers"),
         (["model", "--threads", "65"], "--threads: 65, expected at most 64"),
+        (["model", "--host-blocks", "4", "--no-cache"], "--host-blocks, --no-cache: a host tier without a prefix"),
+        (["model", "--form", "tiers", "--no-cache"], "--form tiers, --no-cache: a host tier without a prefix cache"),
+        (["workshop:NeedsSixteen", "--form", "pools"], "as a pool of ranks: it cannot be made with 4 blocks of 2: "),
         (["model", "--blocks", "1"], "--blocks"),
         (["model", "--replay", "absent.kv"], "absent.kv"),
         (["model", "--replay", "workshop.py"], "workshop.py:2:1"),
