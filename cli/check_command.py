@@ -170,6 +170,7 @@ class _Job:
         from kvspec.cli.targets import load_target
         from kvspec.model.conform import ConformOptions, conform
 
+        self.out.print(f"\nconform {target}", style="bold")
         with progress(f"conform {target}", OPERATIONS) as bar:
             report = conform(load_target(target), ConformOptions(operations=OPERATIONS), on_progress=bar.advance)
         print_conform(self.out, target, report)

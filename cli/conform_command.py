@@ -15,7 +15,7 @@ import typer
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
-from kvspec.cli.targets import drivable, load_target
+from kvspec.cli.targets import TARGET_HELP, drivable, load_target
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
@@ -80,7 +80,7 @@ _REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violat
 
 
 def conform(
-    target: Annotated[str, typer.Argument(help="torch, model, one of its parts, or package.module:attribute.")],
+    target: Annotated[str, typer.Argument(help=TARGET_HELP)],
     seed: Annotated[int, typer.Option(help="The same seed gives the same operations.")] = 0,
     operations: Annotated[
         int | None,

@@ -21,7 +21,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import drivable, load_target
+from kvspec.cli.targets import TARGET_HELP, drivable, load_target
 from kvspec.model.conformance import Capability, ManagerType, PoolConfig
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
@@ -38,8 +38,6 @@ MAX_CELLS = 2**31
 
 MAX_SINGLE = 4096
 """Single blocks of each rank in a pool of ranks: more requests than that never run at once."""
-
-TARGET_HELP = "torch, model, or package.module:attribute. --worker has a pool of its own."
 
 WORKER_ONLY = ("divide", "slots", "interval", "trim")
 MANAGER_ONLY = (
@@ -60,7 +58,7 @@ _OPTION_OF = {"num_blocks": "--blocks", "num_pages": "--pages", "num_host_blocks
 def replay(
     context: typer.Context,
     workload: Annotated[str, typer.Argument(help="A trace in the Mooncake format (JSON lines), or 'builtin'.")],
-    target: Annotated[str, typer.Option(help=TARGET_HELP)] = "torch",
+    target: Annotated[str, typer.Option(help=f"{TARGET_HELP} --worker has a pool of its own.")] = "torch",
     requests: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per block; divides 512.")] = 16,
     blocks: Annotated[int, typer.Option(help="Physical blocks of the pool, padding included.")] = 20_000,

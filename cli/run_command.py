@@ -11,7 +11,7 @@ import typer
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, all_different, console, counted, on_interrupt, worst
-from kvspec.cli.targets import drivable, load_target
+from kvspec.cli.targets import TARGET_HELP, drivable, load_target
 from kvspec.model.conformance import MakeTarget
 from kvspec.model.pools import Pools
 from kvspec.model.scenario import LineResult, Scenario, ScenarioError, ScenarioResult, read_scenario, run_scenario
@@ -36,7 +36,7 @@ _COLUMN: Final = 44
 
 def run(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenarios (docs/scenarios.md).")],
-    target: Annotated[str, typer.Option(help="torch, pool, model, or package.module:attribute.")] = "torch",
+    target: Annotated[str, typer.Option(help=TARGET_HELP)] = "torch",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="One line for each scenario that holds.")] = False,
     json: JsonOption = None,
     junit: JunitOption = None,

@@ -21,6 +21,9 @@ OWN: Final = {
     "composite": "kvspec.impl.composite_target:TorchCompositeTarget",
     "model": "kvspec.model.reference:model_target",
 }
+TARGET_HELP: Final = f"{', '.join(OWN)}, or package.module:attribute."
+"""What is said of an option or argument that takes a target."""
+
 OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {
     "torch": {
         Form.POOLS: "pool",

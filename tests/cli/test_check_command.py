@@ -94,6 +94,18 @@ def test_a_witness_that_is_written_down_otherwise_is_red(tmp_path: Path) -> None
     assert code == Exit.VIOLATED and [f["kind"] for f in part["findings"]] == ["changed"]
 
 
+def test_every_part_has_a_heading(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(check_command, "TARGETS", ("model",))
+    monkeypatch.setattr(check_command, "OPERATIONS", 1)
+    assert run(["check", "--brief"]) == Exit.HOLDS
+    shown = capsys.readouterr().out
+    for heading, first in (
+        ("explore every chapter in small scopes", "✓"), ("manifest: what every verdict stands on", "  it"),
+        ("conform model", "model: "), ("replay builtin on torch", ""),
+    ):  # fmt: skip
+        assert f"\n\n{heading}\n{first}" in shown
+
+
 def test_a_manifest_that_cannot_be_read_is_bad_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "handles.json").write_text("{", encoding="utf-8")
     assert run(["check"]) == Exit.BAD_INPUT

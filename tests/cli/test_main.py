@@ -16,6 +16,7 @@ from cli_commands import COMMANDS as TEST_COMMANDS
 
 from kvspec.cli import main
 from kvspec.cli.main import BROKEN_PIPE, COMMANDS, INTERNAL_ERROR, INTERRUPTED, Command, run
+from kvspec.cli.targets import TARGET_HELP
 
 TESTS = Path(__file__).parent.parent
 PROGRAM = """
@@ -83,6 +84,12 @@ def test_the_listed_line_is_the_first_of_the_docstring(command: Command) -> None
 def test_every_command_has_help(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command.name, "--help"]) == 0
     assert f"Usage: kvspec {command.name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["conform", "run", "replay"])
+def test_all_own_targets_are_named_where_one_can_be_given(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    assert TARGET_HELP in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_arguments_show_the_help_and_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
