@@ -13,6 +13,7 @@ import pytest
 from transcripts import same, steady, transcripts
 
 from kvspec.cli.main import run
+from kvspec.model.conformance import missing_parts
 from kvspec.spec import CHAPTERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,3 +91,8 @@ def test_the_commands_that_set_up_are_in_the_makefile() -> None:
     asked = set(re.findall(r"^make ([a-z]+)", README, flags=re.MULTILINE))
     assert asked == {"check", "test"}
     assert asked <= targets
+
+
+def test_the_methods_that_every_target_has_are_counted() -> None:
+    counted = sum(part.endswith("()") for part in missing_parts(object()))
+    assert re.findall(r"(\d+) methods that every target has", README) == [str(counted)]
