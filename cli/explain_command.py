@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from kvspec.cli.options import ForceOption, JsonOption
 from kvspec.cli.output import Exit, JsonFile, console, counted, exit_for
 
 if TYPE_CHECKING:
+    from kvspec.model.promises import Family
     from kvspec.proofs.verdicts import Result
     from kvspec.spec.language import Chapter
     from kvspec.spec.language.traced import Statement, TracedEvent
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
 NAME_HELP = (
     "A chapter, event, invariant, theorem or loop; CHAPTER.NAME where several chapters have it; the id of a cell, "
     "as kvspec prove prints it; "
-    "or FAMILY or FAMILY/RULE, as kvspec conform names what is violated."
+    "or FAMILY or FAMILY/RULE, as kvspec conform names what is violated. Without it chapters and families are listed."
 )
+
+
+_JUDGED = ("family", "rule")
+"""Kinds of names that are not of the specification, but of what is judged by it."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +43,29 @@ class Entry:
 
     @property
     def full(self) -> str:
-        if self.kind == "family":
+        if self.kind in _JUDGED:
             return self.name
         return self.chapter if self.kind == "chapter" else f"{self.chapter}.{self.name}"
 
 
 def explain(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP)],
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=NAME_HELP, show_default=False)] = None,
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove it now and say what came out.")] = True,
     json: JsonOption = None,
     force: ForceOption = False,
 ) -> Exit:
     """Say in words what the spec demands, and why."""
     file = JsonFile(json, force=force)
+    if name is None:
+        listed = _listed()
+        _show_list(listed)
+        known = [{"name": entry.full, "kind": entry.kind, "lines": [["says", says]]} for entry, says in listed]
+        file.write("explain", {"entries": known}, exit=Exit.HOLDS)
+        return Exit.HOLDS
     told, results = [], []
     for entry in _of_obligation(name) or _promised(name) or _found(name):
         lines = list(_lines(entry))
-        if prove and entry.kind != "family":
+        if prove and entry.kind not in _JUDGED:
             mine = _results(entry)
             lines.append(("proof", _verdicts(entry, mine)))
             results += mine
@@ -96,8 +107,8 @@ def _of_obligation(name: str) -> list[Entry]:
 
 
 def _promised(name: str) -> list[Entry]:
-    """The family of that name; with a rule that is an event or invariant of the specification, that too."""
-    from kvspec.model.promises import CHAPTER, CHECKS, STEPS_OF, Family
+    """The family of that name, or its rule; with what the rule is about in the specification."""
+    from kvspec.model.promises import CHAPTER, RULES, STEPS_OF, Family
 
     family, slash, rule = name.partition("/")
     if family not in frozenset(Family):
@@ -105,44 +116,113 @@ def _promised(name: str) -> list[Entry]:
             expected = "one of " + ", ".join(Family)
             fail_input(f"there is no family '{family}'", expected=expected)
         return []
-    inside = [e for e in _entries() if slash and e.name == rule.rpartition(".")[2]]
-    judged = [chapter for chapter, steps in STEPS_OF.items() if steps.get(rule) == family] or [CHAPTER]
-    entries = [e for e in inside if e.chapter in judged] or inside[:1]
-    if slash and not entries and rule not in CHECKS:
-        near = difflib.get_close_matches(rule, [*CHECKS, *(e.name for e in _entries())], n=3)
-        expected = f"perhaps {' or '.join(near)}" if near else "a rule of kvspec conform"
-        fail_input(f"there is no rule '{rule}'", expected=expected)
-    return [Entry(CHAPTER, name if rule in CHECKS else family, "family"), *entries]
+    if not slash:
+        return [Entry(CHAPTER, family, "family")]
+    inside = [e for e in _entries() if e.name == rule.rpartition(".")[2]]
+    judged = [e for e in inside if STEPS_OF.get(e.chapter, {}).get(rule) == family]
+    is_check = rule in RULES.get(Family(family), {})
+    if not judged and (is_check or family == Family.INVARIANT):
+        judged = [e for e in inside if is_check or e.kind == "invariant"][:1]
+    if not judged and not is_check:
+        near = _near(rule, _rules_of(Family(family))) or [n for n in _all_rules() if n.endswith(f"/{rule}")]
+        expected = f"perhaps {' or '.join(near)}" if near else f"a rule that kvspec explain {family} lists"
+        fail_input(f"there is no rule '{rule}' in family {family}", expected=expected)
+    return [Entry(CHAPTER, name, "rule"), *judged]
+
+
+def _rules_of(family: Family) -> list[str]:
+    """The rules of a family; those of `invariant` are all invariants."""
+    from kvspec.model.promises import RULES, STEPS_OF, Family
+
+    if family is Family.INVARIANT:
+        return sorted({e.name for e in _entries() if e.kind == "invariant"})
+    steps = {event for events in STEPS_OF.values() for event, broken in events.items() if broken is family}
+    return sorted({*RULES.get(family, ()), *steps})
+
+
+def _all_rules() -> list[str]:
+    from kvspec.model.promises import Family
+
+    return [f"{family}/{rule}" for family in Family if family is not Family.INVARIANT for rule in _rules_of(family)]
 
 
 def _found(name: str) -> list[Entry]:
+    from kvspec.model.promises import Family
+
     entries = list(_entries())
     found = [e for e in entries if name in (e.full, e.name)]
     if not found:
-        near = difflib.get_close_matches(name, {n for e in entries for n in (e.name, e.full)}, n=3)
-        expected = f"perhaps {' or '.join(near)}" if near else "a chapter, event, invariant or theorem"
+        rules = _all_rules()
+        known = {n for e in entries for n in (e.name, e.full)}
+        near = [n for n in rules if n.endswith(f"/{name}")] or _near(name, [*known, *Family, *rules])
+        expected = f"perhaps {' or '.join(near)}" if near else "what kvspec explain lists"
         fail_input(f"nothing in the specification is called '{name}'", expected=expected)
     return found
+
+
+def _near(name: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, sorted(set(known)), n=3)
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
+def _listed() -> list[tuple[Entry, str]]:
+    """Chapters and families, each in a sentence."""
+    from kvspec.model.promises import CHAPTER, PROMISES
+    from kvspec.spec import CHAPTERS, load
+
+    chapters = [(Entry(name, name, "chapter"), load(name).sentence) for name in CHAPTERS]
+    return [*chapters, *((Entry(CHAPTER, family, "family"), promise) for family, promise in PROMISES.items())]
+
+
+def _show_list(listed: list[tuple[Entry, str]]) -> None:
+    out = console()
+    width = max(len(entry.name) for entry, _ in listed) + 2
+    for kind, title in (("chapter", "chapters"), ("family", "families, as kvspec conform names what is violated")):
+        out.print(title, style="bold")
+        for entry, says in listed:
+            if entry.kind == kind:
+                out.print(f"  {entry.name:<{width}}{says}", markup=False, highlight=False)
+        out.print()
+    out.print("kvspec explain NAME lists what a chapter or a family has, and explains each of that")
+
+
 def _about_family(name: str) -> Iterator[tuple[str, str]]:
-    from kvspec.model.promises import CHECKS, PROMISES, Family
+    from kvspec.model.promises import PROMISES, Family
+
+    yield "promise", PROMISES[Family(name)]
+    yield "judged", "by kvspec conform, run and replay, call by call"
+    if name == Family.INVARIANT:
+        yield "rule", "each invariant, as kvspec explain CHAPTER lists them"
+        return
+    for rule in _rules_of(Family(name)):
+        yield "rule", f"{rule}: {_demanded(Family(name), rule)}"
+
+
+def _about_rule(name: str) -> Iterator[tuple[str, str]]:
+    from kvspec.model.promises import PROMISES, Family
 
     family, _, rule = name.partition("/")
     yield "promise", PROMISES[Family(family)]
-    if rule:
-        yield "rule", CHECKS[rule]
+    yield "rule", _demanded(Family(family), rule)
     yield "judged", "by kvspec conform, run and replay, call by call"
+
+
+def _demanded(family: Family, rule: str) -> str:
+    from kvspec.model.promises import RULES, STEPS_OF
+
+    if words := RULES.get(family, {}).get(rule):
+        return words
+    events = [f"{chapter}.{rule}" for chapter, steps in STEPS_OF.items() if steps.get(rule) is family]
+    return f"what is required of {' and '.join(events)}" if events else "what the invariant says"
 
 
 def _lines(entry: Entry) -> Iterator[tuple[str, str]]:
     from kvspec.spec import load
 
-    if entry.kind == "family":
-        yield from _about_family(entry.name)
+    if entry.kind in _JUDGED:
+        yield from _about_family(entry.name) if entry.kind == "family" else _about_rule(entry.name)
         return
     chapter = load(entry.chapter)
     match entry.kind:

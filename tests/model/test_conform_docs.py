@@ -224,7 +224,7 @@ def test_rules_are_explained(name: str, words: str, capsys: pytest.CaptureFixtur
         ("contents/content", "one of"),
         ("content/free_count", "perhaps partition/free_count\n"),
         ("tiers/released", "a rule that kvspec explain tiers lists"),
-        ("tiers/load_start", "perhaps load_started or load_target\n"),
+        ("tiers/load_start", "perhaps load_started or load_target or offload_started\n"),
         ("host_visible", "perhaps tiers/host_visible\n"),
         ("invariant/write", "no rule 'write' in family invariant"),
         ("tier", "perhaps tiers"),
