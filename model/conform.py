@@ -33,6 +33,7 @@ from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
 from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
 from kvspec.model.scenario.show import model_state, target_state
+from kvspec.model.scenario.write import format_item
 from kvspec.model.shrink import Case, Shrinker
 
 DEFAULT_OPERATIONS: Final = 20_000
@@ -539,12 +540,15 @@ class Conformance:
         self, violation: Violation, case: Case, errors: tuple[bool, ...], shrunk: bool, reproduced: bool
     ) -> FoundViolation:
         assert self._found is not None
+        called = violation.operation
+        if called and not violation.swept:
+            called = format_item(case.operations[violation.number - 1])
         return FoundViolation(
             violation.family.value,
             violation.rule,
             violation.what,
             violation.number,
-            violation.operation,
+            called,
             case.config,
             case.operations,
             errors,

@@ -47,7 +47,10 @@ class Resources(Operating[RankedPool]):
         if lacking:
             raise TargetError(f"lacks the capability {lacking[0]}, without which this pool cannot be judged")
         if self._hides and config.enable_prefix_cache:
-            raise TargetError("shows neither events, cached keys, free ids nor reference counts: judge it without keys")
+            needed = "one of them is needed to judge a host tier"
+            if not config.has_host_tier:
+                needed = "only pools without a prefix cache can be judged so (--no-cache; no-cache in a scenario)"
+            raise TargetError(f"shows neither events, cached keys, free ids nor reference counts: {needed}")
 
     # -- isolation of ranks --------------------------------------------------------------------------------------
 

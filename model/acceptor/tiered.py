@@ -62,6 +62,8 @@ class TieredAcceptor(PoolAcceptor):
         self.target = cast(HostTarget, target)
         self._host_news: list[tuple[int, CacheEvent]] = []
         """Keys that have come to the host by the call that is explained."""
+        self._overtaken: set[tuple[int, int]] = set()
+        """Ranks and host blocks to which something came that is from before a reset, or still comes."""
         if not self.sees(Capability.HOST):
             raise TargetError(f"lacks the capability {Capability.HOST}, without which this pool cannot be judged")
 
@@ -117,12 +119,14 @@ class TieredAcceptor(PoolAcceptor):
         """A copy is complete, or has failed: the one at that place among those that have not ended."""
         known = self.pool.transfers()
         number = known[at] if 0 <= at < len(known) else _NO_COPY
-        misuse = None if number in self.pool.begun else f"copy {at} of {len(known)} has not begun"
+        misuse = None if number in self.pool.begun else _not_running(at, len(known))
 
         def explain(_: Any) -> None:
             self._events()
             copy = self.pool.copies[number]
             self.pool.end_copy(number, ok)
+            if not ok and copy.direction == "offload":
+                self._overtaken.discard((copy.rank, copy.host))
             self._entered([copy])
             self.counts["copied" if ok else "copies failed"] += 1
             if copy.seq is not None:
@@ -245,6 +249,9 @@ class TieredAcceptor(PoolAcceptor):
                 raise Violation(Family.ATOMIC_FAILURE, rule, what)
 
     def _reset_done(self) -> None:
+        hosts = enumerate(self.pool.hosts())
+        self._overtaken |= {(rank, host.entry[key]) for rank, host in hosts for key in host.cached}
+        self._overtaken |= {(c.rank, c.host) for c in self.pool.copies.values() if c.direction != "load"}
         super()._reset_done()
         if self.sees(Capability.EVENTS):
             for rank in range(self.config.num_ranks):
@@ -255,10 +262,15 @@ class TieredAcceptor(PoolAcceptor):
             shown = self._shown_transfers()
             self._plans(shown)
             self._given_up(shown)
-        for _, e in self._host_news:
-            raise Violation(
-                Family.TIERS, "host_visible", f"host block {e.block_id} can be found, and no copy to it is complete"
-            )
+        for rank, e in self._host_news:
+            raise self._wrongly_found(rank, e.block_id)
+
+    def _wrongly_found(self, rank: int, block: int) -> Violation:
+        """A host block can be found that must not be."""
+        coming = any((c.rank, c.host) == (rank, block) and c.direction != "load" for c in self.pool.copies.values())
+        is_old = (rank, block) in self._overtaken and not coming
+        why = "what was copied to it is from before a reset" if is_old else "no copy to it is complete"
+        return Violation(Family.TIERS, "host_visible", f"host block {block} can be found, and {why}")
 
     def _shown_transfers(self) -> dict[int, Transfer]:
         ranks = range(self.config.num_ranks)
@@ -291,6 +303,7 @@ class TieredAcceptor(PoolAcceptor):
             what = f"block {transfer.device_block} is to be copied to the host and has no key"
             raise Violation(Family.TIERS, "offload_published", what)
         self.pool.begin_offload(transfer.number, transfer.rank, key, transfer.host_block)
+        self._overtaken.discard((transfer.rank, transfer.host_block))
 
     def _load_planned(self, transfer: Transfer) -> None:
         seq, index, pool = transfer.seq, transfer.index, self.pool
@@ -382,6 +395,10 @@ class TieredAcceptor(PoolAcceptor):
                 raise Violation(Family.TIERS, "prefetch_places", what)
             self._not_there(name, places)
             self.pool.plan_prefetch(name, planned)
+            blocks = {(self.pool.prefetches[name].rank, block) for _, block in planned}
+            self._overtaken -= blocks
+            if self.pool.prefetches[name].is_old:
+                self._overtaken |= blocks
 
         store = self._optional(Capability.PREFETCH, "plan_prefetch")
         planned = self._judge("plan_prefetch", (name, num_blocks), lambda: store(name, num_blocks), explain, misuse)
@@ -405,6 +422,7 @@ class TieredAcceptor(PoolAcceptor):
         def explain(_: Any) -> None:
             self._events()
             copies = [self.pool.copies[name, index] for index, _ in planned]
+            self._overtaken -= {(copy.rank, copy.host) for copy in copies[num_arrived:]}
             self.pool.finish_prefetch(name, num_arrived)
             self._entered(copies)
             self.counts["fetched"] += num_arrived
@@ -448,8 +466,7 @@ class TieredAcceptor(PoolAcceptor):
         blocks = {host.entry[key]: key for key in host.cached}
         for key, block in shown.items():
             if block not in blocks:
-                what = f"host block {block} can be found, and no copy to it is complete"
-                raise Violation(Family.TIERS, "host_visible", what)
+                raise self._wrongly_found(rank, block)
             self._learn(blocks[block], key)
         lost = blocks.keys() - set(shown.values())
         if lost:
@@ -511,6 +528,14 @@ class TieredAcceptor(PoolAcceptor):
 
     def _chapter_of(self, event: str) -> str:
         return TIER_CHAPTER if event in TIER_STEP_FAMILIES else super()._chapter_of(event)
+
+
+def _not_running(at: int, count: int) -> str:
+    """Why the copy at a place cannot end, where so many have not ended."""
+    if 0 <= at < count:
+        return f"copy {at} of {count} has not begun"
+    left = f"{count} {'has' if count == 1 else 'have'} not ended" if count else "all have ended"
+    return f"there is no copy {at}; {left}"
 
 
 def _no_hold(block_id: int, rank: int) -> int:

@@ -19,7 +19,9 @@ from kvspec.cli.conform_command import scenario_text
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
 from kvspec.model.conform import EVIDENCE, ConformOptions, ConformReport, conform
-from kvspec.model.reference import ModelTarget
+from kvspec.model.conformance import Form, PoolConfig, Target
+from kvspec.model.generator import Kind
+from kvspec.model.reference import ModelTarget, model_target
 from kvspec.model.scenario import parse_scenario
 
 FAULTY = """
@@ -227,6 +229,28 @@ def test_a_run_with_errors_in_it_reads_back() -> None:
     text = scenario_text(found)
     assert "expect error" in text
     assert parse_scenario(text).config == found.config
+
+
+CALLS = [
+    (Form.MANAGERS, "start"), (Form.MANAGERS, "append"), (Form.MANAGERS, "hold"), (Form.POOLS, "evict"),
+    (Form.POOLS, "save_finish"), (Form.POOLS, "restore_finish"), (Form.TIERS, "transfer_finish"),
+    (Form.TIERS, "begin_prefetch"), (Form.PAGES, "fail_mappings"), (Form.COMPOSITES, "accept"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "verb"), CALLS)
+def test_the_call_that_violates_is_told_as_in_its_scenario(form: Form, verb: str) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    def make(config: PoolConfig) -> Target:
+        target = model_target(config)
+        setattr(target, verb, fail)
+        return target
+
+    found = conform(make, ConformOptions(form=form, kind=Kind.VALID)).violation
+    assert found is not None and found.rule == "crash"
+    assert scenario_text(found).splitlines()[-1] == found.operation
 
 
 def test_a_pool_that_suits_the_target(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from kvspec.impl.hierarchy_target import TorchHierarchyTarget
 from kvspec.model.acceptor import TieredAcceptor
 from kvspec.model.conform import ConformOptions, FoundViolation, Replayer, conform
 from kvspec.model.conformance import OF_HOST_TIERS, Capability, Context, Form, MisuseError, PoolConfig, TargetError
-from kvspec.model.generator import Kind
+from kvspec.model.generator import SHOW_EVICTION, Kind
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
 from kvspec.model.reference import ModelTieredTarget, model_target
@@ -103,6 +104,8 @@ def test_a_pool_that_shows_less_is_judged_by_the_rest(hidden: Capability) -> Non
 def test_what_does_not_show_its_copies_cannot_be_judged() -> None:
     with pytest.raises(TargetError, match="lacks the capability host"):
         TieredAcceptor(ModelTieredTarget(SMALL, capabilities=OF_TIERS - OF_HOST_TIERS), SMALL)
+    with pytest.raises(TargetError, match=r"shows neither .*: one of them is needed to judge a host tier"):
+        TieredAcceptor(ModelTieredTarget(SMALL, capabilities=OF_TIERS - SHOW_EVICTION), SMALL)
 
 
 class Little(ModelTieredTarget):
@@ -268,6 +271,40 @@ def test_random_operations_find_a_twin_and_shrink(fault: Fault) -> None:
 def test_a_host_block_that_somebody_has_is_told_with_its_tokens() -> None:
     found = conform(build("B50"), ConformOptions(operations=BUDGET, form=Form.TIERS), pools=POOLS).violation
     assert found is not None and "; host block 1 is an end of a copy of [" in found.what
+
+
+@pytest.mark.parametrize("name", [n for n, rule in BROKEN.items() if rule == "tiers/host_visible"])
+def test_what_can_be_found_wrongly_is_from_before_a_reset_or_not_complete(name: str) -> None:
+    why = "what was copied to it is from before a reset" if "reset" in fault_of(name) else "no copy to it is complete"
+    options = ConformOptions(operations=BUDGET, form=Form.TIERS, shrink_seconds=0.1)
+    found = conform(build(name), options, pools=POOLS).violation
+    assert found is not None and found.what.endswith(f" can be found, and {why}"), found.what
+
+
+def fault_of(name: str) -> str:
+    return next(fault.what for fault in FAULTS if fault.name == name)
+
+
+TWO_COPIES = "pool 8 block 2 single 4 host 8\nstart a 0..4\nallocate a 5\nwrite a 5\ndeallocate a\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("transfer_done 1", "copy 1 of 2 has not begun"),
+        ("transfer_done 5", "there is no copy 5; 2 have not ended"),
+        ("start_transfers\ntransfer_done 0\ntransfer_failed 1", "there is no copy 1; 1 has not ended"),
+        ("start_transfers\ntransfer_done 0\ntransfer_done 0\ntransfer_failed 0", "no copy 0; all have ended"),
+    ],
+)
+def test_a_copy_that_cannot_end_is_told_from_one_that_is_not_there(lines: str, words: str) -> None:
+    class Silent(ModelTieredTarget):
+        def transfer_finish(self, number: int, ok: bool) -> None:
+            with contextlib.suppress(MisuseError):
+                super().transfer_finish(number, ok)
+
+    result = run_scenario(parse_scenario(TWO_COPIES + lines + "\n"), Silent, POOLS)
+    assert result.verdict == "violated" and words in result.last.outcome
 
 
 def case(violation: FoundViolation) -> Case:
