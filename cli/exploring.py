@@ -98,14 +98,14 @@ def explore_scopes(
 def told(name: str, outcomes: Sequence[Outcome]) -> tuple[str, str, list[str]]:
     """The verdict on a chapter's explorations, a line that says it, and what was met in none of them."""
     from kvspec.cli.explore_command import coverage
-    from kvspec.cli.output import counted
+    from kvspec.cli.output import counted, padded
     from kvspec.spec import load
 
     fired = {event: depth for o in outcomes for event, depth in o.fired.items()}
     met = {goal: depth for o in outcomes for goal, depth in o.reached.items()}
     missing = coverage(load(name), fired, met).missing
     states = sum(o.distinct for o in outcomes)
-    head = f"{name:<14}{counted(len(outcomes), 'scope')}, {states:,} classes of states"
+    head = f"{padded(name)}{counted(len(outcomes), 'scope')}, {states:,} classes of states"
     for o in outcomes:
         if o.violation is not None:
             run = ", ".join(map(str, o.violation.run)) or "the start"

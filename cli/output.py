@@ -328,6 +328,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def padded(chapter: str) -> str:
+    """Its name in a column that has room for the name of every chapter."""
+    from kvspec.spec import CHAPTERS
+
+    return f"{chapter:<{max(map(len, CHAPTERS))}}  "
+
+
 def console(*, stderr: bool = False) -> Console:
     """A rich console that prints what it is given: brackets are no markup, and nothing is wrapped or coloured by guess.
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kvspec.cli.output import counted
+from kvspec.cli.output import counted, padded
 from kvspec.proofs.verdicts import Result, Verdict
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def show_chapter(
     if brief and all(r.verdict is Verdict.PROVED for r in results):
         seconds = sum(r.seconds for r in results)
         console.print(
-            f"{mark(Verdict.PROVED)} {name:<14}{counted(len(results), 'obligation')} proved   {seconds:.2f} s"
+            f"{mark(Verdict.PROVED)} {padded(name)}{counted(len(results), 'obligation')} proved   {seconds:.2f} s"
         )
         show_failures(console, results, saved)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvspec.cli.errors import InputError, one_line, place
+from kvspec.cli.exploring import told
 from kvspec.cli.output import (
     SCHEMA,
     Case,
@@ -36,6 +38,8 @@ from kvspec.cli.output import (
     version,
     worst,
 )
+from kvspec.cli.prove_report import show_chapter
+from kvspec.spec import CHAPTERS
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
@@ -311,6 +315,14 @@ def test_progress_on_a_terminal_keeps_out_of_the_results() -> None:
 
 def test_one_is_no_plural() -> None:
     assert [counted(n, "block") for n in range(3)] == ["0 blocks", "1 block", "2 blocks"]
+
+
+def test_the_name_of_every_chapter_stands_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in CHAPTERS:
+        show_chapter(console(), name, "", [], {}, brief=True)
+        assert re.fullmatch(rf"\S {name}  +0 obligations proved .*\n", capsys.readouterr().out)
+        _, line, _ = told(name, [])
+        assert re.match(rf"\S {name}  +0 scopes", line)
 
 
 def test_the_console_prints_what_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
