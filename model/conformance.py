@@ -134,15 +134,15 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"checkpoint_interval: {self.checkpoint_interval}, expected at least 0")
         if self.trim not in ("contiguous", "deepest"):
             raise ValueError(f"trim: {self.trim!r}, expected 'contiguous' or 'deepest'")
-        if not self.is_pool and (self.num_ranks > 1 or self.has_linear_state):
-            raise ValueError("num_single_blocks: 0, expected at least 2 in a pool with ranks or state slots")
+        if not self.is_pool and (self.num_ranks > 1 or self.has_linear_state or self.has_host_tier):
+            raise ValueError("num_single_blocks: 0, expected at least 2 with ranks, state slots or a host tier")
         self._check_variants()
 
     def _check_variants(self) -> None:
         """What a composite, a host tier and pages go together with."""
         if self.manager_types and (self.is_pool or self.enable_prefix_cache):
             raise ValueError("manager_types: a composite, expected no single blocks and no prefix cache")
-        if self.has_host_tier and (not self.is_pool or self.has_linear_state or not self.enable_prefix_cache):
+        if self.has_host_tier and (self.has_linear_state or not self.enable_prefix_cache):
             what = f"num_host_blocks: {self.num_host_blocks}"
             raise ValueError(f"{what}, expected a pool with a prefix cache and without state slots")
         if (self.num_pages > 0) != (self.page_size > 0) or min(self.num_pages, self.page_size) < 0:

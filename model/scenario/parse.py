@@ -233,18 +233,28 @@ class _Reader:
                 **sizes,
             )
         except ValueError as error:
-            field, _, rest = str(error).partition(": ")
-            found, _, expected = rest.partition(", expected ")
-            name = next((word for word, known in la.POOL_SIZES.items() if known == field), field)
-            self.fail(tree, f"'{name}' is {found}", expected)
+            self._no_pool(tree, error)
         if config.num_ranks > la.MAX_RANKS:
-            self.fail(tree, f"'ranks' is {config.num_ranks}", f"at most {la.MAX_RANKS}")
+            self.fail(_options(tree)["ranks"], f"'ranks' is {config.num_ranks}", f"at most {la.MAX_RANKS}")
         if config.num_threads > la.MAX_THREADS:
-            self.fail(tree, f"'threads' is {config.num_threads}", f"at most {la.MAX_THREADS}")
+            self.fail(_options(tree)["threads"], f"'threads' is {config.num_threads}", f"at most {la.MAX_THREADS}")
         if config.num_cells > la.MAX_CELLS:
             what = f"a pool of {config.num_cells} cells, single blocks and slots"
             self.fail(tree, what, f"at most {la.MAX_CELLS} on all ranks together")
         return config
+
+    def _no_pool(self, tree: Node, error: ValueError) -> NoReturn:
+        """The sizes are no pool's; at the word that is wrong, or at one that needs a word that is missing."""
+        field, _, rest = str(error).partition(": ")
+        found, _, expected = rest.partition(", expected ")
+        names = {known: word for word, known in la.POOL_SIZES.items()} | {"manager_types": "group"}
+        name = names.get(field, field)
+        places = _options(tree)
+        if name not in places:
+            wanting = {"single": ("host", "slots", "ranks"), "pages": ("page",)}.get(name, ())
+            at = next((places[word] for word in wanting if word in places), tree)
+            self.fail(at, f"'{name} N' is missing", expected)
+        self.fail(places[name], f"'{name}' is {found}", expected)
 
     def _pool_options(self, options: list[Node]) -> dict[str, int]:
         """Words behind the block size, with their numbers."""
@@ -409,6 +419,11 @@ class _Reader:
 
 def _trees(tree: Node) -> list[Node]:
     return [c for c in tree.children if isinstance(c, Tree)]
+
+
+def _options(pool: Node) -> dict[str, Node]:
+    """The words of the pool line, with the first place of each."""
+    return {str(option.children[0]): option for option in reversed(_trees(pool))}
 
 
 def _is_name(node: Any) -> bool:

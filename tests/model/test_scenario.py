@@ -205,17 +205,23 @@ BROKEN = [
     ("pool 4 block 2 no-cache no-cache", (1, 25), "'no-cache' twice", "once"),
     ("pool 4 block 2 single 3 ranks 2 single 3", (1, 33), "'single' twice", "once"),
     ("pool 4 block 2 single", (1, 22), "the line ends", "a number"),
-    ("pool 4 block 2 single 1", (1, 1), "'single' is 1", "at least 2"),
-    ("pool 4 block 2 single 3 slots 1", (1, 1), "'slots' is 1", "at least 2"),
-    ("pool 4 block 2 slots 3", (1, 1), "'single' is 0", "at least 2 in a pool"),
-    ("pool 4 block 2 single 3 ranks 0", (1, 1), "'ranks' is 0", "at least 1"),
+    ("pool 4 block 2 single 1", (1, 16), "'single' is 1", "at least 2"),
+    ("pool 4 block 2 single 3 slots 1", (1, 25), "'slots' is 1", "at least 2"),
+    ("pool 4 block 2 slots 3", (1, 16), "'single N' is missing", "at least 2 with ranks, state slots or a host tier"),
+    ("pool 4 block 2 threads 2 ranks 3", (1, 26), "'single N' is missing", "at least 2 with ranks"),
+    ("pool 4 block 2 host 3", (1, 16), "'single N' is missing", "at least 2 with ranks"),
+    ("pool 4 block 2 single 0 host 3", (1, 16), "'single' is 0", "at least 2 with ranks"),
+    ("pool 4 block 2 single 3 slots 3 host 3", (1, 33), "'host' is 3", "a prefix cache and without state slots"),
+    ("pool 4 block 2 page 3", (1, 16), "'pages N' is missing", "both, or none"),
+    ("pool 4 block 2 pages 3", (1, 16), "'pages' is 3 pages of 0 tokens", "both, or none"),
+    ("pool 4 block 2 single 3 ranks 0", (1, 25), "'ranks' is 0", "at least 1"),
     ("pool 4 block 2 single 3 slots -3", (1, 31), "-3", "0 or more"),
     ("pool 4 block 2 single 3 deepest contiguous", (1, 33), "two policies", "contiguous or deepest"),
     ("pool 4 block 2 single 99999999999", (1, 1), "a pool of 100000000007 cells", "at most 16777216"),
     ("pool 4 block 2 single 3 slots 99999 ranks 1024 interval 8", (1, 1), "a pool of 102410240", "on all ranks"),
-    ("pool 2 block 1 single 2 ranks 1025", (1, 1), "'ranks' is 1025", "at most 1024"),
-    ("pool 2 block 1 threads 65", (1, 1), "'threads' is 65", "at most 64"),
-    ("pool 2 block 3 pages 1 page 2", (1, 1), "'pages' is 1 pages of 2 tokens", "room for the padding block, of 3"),
+    ("pool 2 block 1 single 2 ranks 1025", (1, 25), "'ranks' is 1025", "at most 1024"),
+    ("pool 2 block 1 threads 65", (1, 16), "'threads' is 65", "at most 64"),
+    ("pool 2 block 3 pages 1 page 2", (1, 16), "'pages' is 1 pages of 2 tokens", "room for the padding block, of 3"),
     ("pool 2 block 1 pages 99999999 page 99", (1, 1), "a pool of 9899999903 cells", "at most 16777216 on all ranks"),
     ("pool 4 block 2 single 3\nstart a\nexpect rank a both", (3, 15), "rank 'both'", "a number, or none"),
     ("pool 4 block 2 single 3\nevict 1 rank x", (2, 14), "found 'x'", "a number"),
@@ -227,7 +233,7 @@ BROKEN = [
     ("pool 4 block 2 no-cache group 4 block 2\nexpect free 1 group x", (2, 21), "found 'x'", "a number"),
     ("pool 4 block 2 no-cache group 4 block 2\nexpect free 1 rank 1", (2, 1), "'expect free 1 rank 1' where", "a pool"),
     ("pool 4 block 2 no-cache group 4 block 0", (1, 25), "'block_size' of a group is 0", "at least 1"),
-    ("pool 4 block 2 group 4 block 2", (1, 1), "a composite", "no prefix cache"),
+    ("pool 4 block 2 group 4 block 2", (1, 16), "'group' is a composite", "no prefix cache"),
     ("pool 4 block 2\nexpect slots 2", (2, 1), "'expect slots 2' where", "a pool"),
     ("pool 4 block 2 single 3\nexpect saved", (2, 1), "a check of what was done", "before it"),
     ("pool 4 block 2\nalocate a 3", (2, 1), "found 'alocate'", "an operation (abort, accept, allocate"),
@@ -401,7 +407,7 @@ def test_a_violation_passes_where_it_is_expected() -> None:
     assert run(BEGIN + wrong.format("key"), build("B13")).last.outcome.startswith("found usage/used_count")
     unexpected = run(f"{BEGIN}deallocate a\nexpect used 0\n", build("B13"))
     assert unexpected.verdict == "violated" and (unexpected.family, unexpected.rule) == ("usage", "used_count")
-    assert any("used: 1 blocks" in line for line in unexpected.last.after)
+    assert any(line == "used: 1 block" for line in unexpected.last.after)
 
 
 class Drifts(ModelTarget):
