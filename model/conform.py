@@ -259,6 +259,8 @@ class Replayer:
         """Whether a case breaks the same rule with its last operation."""
 
         def fails(case: Case) -> bool:
+            if violation.rule == "no_return" and case.config.num_threads == 1:
+                return False  # nobody looks whether a call returns that is made from here
             found = self.run(case, sweep=violation.swept, patience=_SHORT_PATIENCE).violation
             return found is not None and _same(found, violation) and found.number == len(case.operations)
 

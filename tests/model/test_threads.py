@@ -138,6 +138,22 @@ def test_after_a_call_that_does_not_return_no_other_is_made() -> None:
     assert any("cannot be shown" in line for line in found.after)
 
 
+def test_a_call_that_returns_in_no_thread_is_made_smaller_from_threads() -> None:
+    callers = set()
+
+    class Waits(ModelTarget):
+        def append(self, seq: str, tokens: Any) -> None:
+            callers.add(threading.current_thread())
+            if threading.main_thread() not in callers:
+                threading.Event().wait()
+
+    options = ConformOptions(form=Form.MANAGERS, num_threads=3, operations=1000, patience=0.2)
+    found = conform(Waits, options, pools=POOLS).violation
+    assert found is not None and (found.rule, found.config.num_threads) == ("no_return", 2)
+    assert found.shrunk and found.reproduced and len(found.operations) == 1
+    assert threading.main_thread() not in callers, "that would never end"
+
+
 def test_the_concurrent_target_has_the_concurrent_manager() -> None:
     target = TorchConcurrentTarget(PoolConfig(num_blocks=4, block_size=2))
     assert isinstance(target.manager_, ConcurrentBlockManagerImpl)
