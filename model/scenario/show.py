@@ -1,4 +1,7 @@
-"""The state of a run in a few lines: what the model holds, and what the target shows."""
+"""The state of a run in a few lines: what the model holds, and what the target shows.
+
+What no target is asked to show is told of both, and of the target as what is known.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from kvspec.model.scenario.write import ranges, word
 from kvspec.model.world import Chain, chain_tokens, context_of
 
 _LIMIT: Final = 16
+_KNOWN: Final = " (known)"
+_NOT_BEGUN: Final = ", not begun"
 
 _Table = tuple[int, Sequence[int]]
 """Leading places that have been released, and the blocks behind them."""
@@ -28,15 +33,14 @@ def model_state(acceptor: AnyAcceptor) -> list[str]:
     if isinstance(pool, RankedPool):
         lines += _units(pool)
     if isinstance(pool, PagedPool):
-        lines.append(f"mapped pages {_ids(pool.mapped)}, free physical pages: {len(pool.frames)}")
+        lines.append(f"mapped pages {_ids(pool.mapped)}")
     if isinstance(pool, TieredPool):
         lines += _hosts(pool)
     lines += [
-        _sequence(seq, _model_tables(pool, seq), r.computed, len(r.tokens)) + _has(pool, seq)
+        _sequence(seq, _model_tables(pool, seq), r.computed, len(r.tokens)) + _has(pool, seq) + _progress(pool, seq)
         for seq, r in pool.requests.items()
     ]
-    lines += [f"held {word(name)}: block {block}" for name, block in acceptor.handles.items()]
-    return _cut(lines)
+    return _cut([*lines, *_beside(acceptor)])
 
 
 def _rank(acceptor: AnyAcceptor, rank: int, free: Iterable[int], cached: Mapping[Chain, int]) -> list[str]:
@@ -60,44 +64,64 @@ def _units(pool: RankedPool) -> Iterator[str]:
 
 
 def _hosts(pool: TieredPool) -> Iterator[str]:
-    """The host tier of each rank, and what is on its way."""
+    """The host tier of each rank, and copies between the tiers."""
     for rank, host in enumerate(pool.hosts()):
         yield f"host {rank}: free {_ids(host.free)}"
         yield from (f"host {rank}: cached {chain_text(c)} at {host.entry[c]}" for c in _in_order(host.cached))
-    for copy in pool.copies.values():
-        where = {
-            "load": f"from host block {copy.host} to {copy.device}",
-            "offload": f"from block {copy.device} to host block {copy.host}",
-            "fetch": f"from the store to host block {copy.host}",
-        }[copy.direction]
-        begun = "" if copy.direction == "fetch" or copy.pin[1] in pool.begun else ", not begun"
-        wanted = f" for {word(copy.seq)}[{copy.place}]" if copy.seq is not None else ""
-        yield f"{copy.direction} {where}{wanted}: {chain_text(copy.key)}{begun}"
-    if pool.asleep:
-        yield "the device sleeps"
+        for number in pool.transfers():
+            copy = pool.copies[number]
+            if copy.rank == rank:
+                ends = _ends(copy.direction, copy.device, copy.host, copy.seq, copy.place)
+                yield f"{ends}: {chain_text(copy.key)}{_NOT_BEGUN * (number not in pool.begun)}"
+
+
+def _ends(direction: str, device: int | None, host: int, seq: str | None, place: int) -> str:
+    """A copy between the tiers: from where to where, and for whom."""
+    ends = f"block {device} to host block {host}" if direction == "offload" else f"host block {host} to block {device}"
+    return f"{direction} from {ends}" + (f" for {word(seq)}[{place}]" if seq is not None else "")
+
+
+def _beside(acceptor: AnyAcceptor, mark: str = "") -> Iterator[str]:
+    """What no target shows of the whole pool."""
+    pool = acceptor.pool
+    if isinstance(pool, PagedPool):
+        yield f"free physical pages: {len(pool.frames)}{mark}"
+    if isinstance(pool, TieredPool):
+        fetches = (copy for copy in pool.copies.values() if copy.direction == "fetch")
+        yield from (f"fetch from the store to host block {c.host}: {chain_text(c.key)}{mark}" for c in fetches)
+        if pool.asleep:
+            yield f"the device sleeps{mark}"
+    yield from (f"held {word(name)}: block {block}{mark}" for name, block in acceptor.handles.items())
+
+
+def _progress(pool: AnyPool, seq: str, mark: str = "") -> str:
+    """What no target shows of a sequence."""
+    if isinstance(pool, GroupedPool):
+        return f", {pool.accepted(seq)} accepted{mark}"
+    if not isinstance(pool, RankedPool) or pool.rank(seq) is None:
+        return ""
+    words = {"waits": pool.waits(seq), "is restored": pool.is_restoring(seq), "is saved": pool.is_saving(seq)}
+    return "".join(f", {w}{mark}" for w, holds in words.items() if holds)
 
 
 def _has(pool: AnyPool, seq: str) -> str:
-    """What a sequence has in a pool, beside its blocks."""
-    if isinstance(pool, GroupedPool):
-        return f", {pool.accepted(seq)} accepted"
+    """What a sequence has in a pool of ranks, beside its blocks."""
     if not isinstance(pool, RankedPool) or pool.rank(seq) is None:
         return ""
     slot = f", slot {pool.slot(seq)}" if pool.slot(seq) is not None else ""
     single = f", single block {pool.single(seq)}{slot}" if pool.is_in(seq) else ""
-    words = {"waits": pool.waits(seq), "is restored": pool.is_restoring(seq), "is saved": pool.is_saving(seq)}
-    return f"; rank {pool.rank(seq)}{single}" + "".join(f", {w}" for w, holds in words.items() if holds)
+    return f"; rank {pool.rank(seq)}{single}"
 
 
 def target_state(acceptor: AnyAcceptor) -> list[str]:
-    """What the target shows; what it cannot show is left out."""
+    """What the target shows, and what is known beside that; what it cannot show is left out."""
     lines: list[str] = []
     for show in (_shown_ranks, _shown_units, _shown_pages, _shown_hosts, _shown_sequences):
         try:
             lines += show(acceptor)
         except Exception as error:  # whatever a faulty target does when it is looked at
             lines.append(f"cannot be shown: {type(error).__name__}: {error}")
-    return _cut(lines)
+    return _cut([*lines, *_beside(acceptor, _KNOWN)])
 
 
 def _shown_ranks(acceptor: AnyAcceptor) -> Iterator[str]:
@@ -106,9 +130,9 @@ def _shown_ranks(acceptor: AnyAcceptor) -> Iterator[str]:
         if acceptor.sees(Capability.FREE_IDS):
             yield f"free {_ids(view.free_ids())}{where}"
         elif acceptor.sees(Capability.FREE_COUNT):
-            yield f"free: {view.free_count()} blocks{where}"
+            yield f"free: {_number_of_blocks(view.free_count())}{where}"
         if acceptor.sees(Capability.USED_COUNT):
-            yield f"used: {view.used_count()} blocks{where}"
+            yield f"used: {_number_of_blocks(view.used_count())}{where}"
         if acceptor.sees(Capability.CACHED_KEYS):
             yield from (f"cached {name} at {block}{where}" for name, block in _named(acceptor, view.cached()))
 
@@ -139,9 +163,10 @@ def _shown_hosts(acceptor: AnyAcceptor) -> Iterator[str]:
         found = _named(acceptor, target.host_cached(rank))
         yield from (f"host {rank}: cached {name} at {block}" for name, block in found)
         for t in target.transfers(rank):
-            ends = (t.host_block, t.device_block) if t.direction == "load" else (t.device_block, t.host_block)
-            wanted = f" for {word(t.seq)}[{t.index}]" if t.seq is not None else ""
-            yield f"{t.direction} from {ends[0]} to {ends[1]}{wanted}{'' if t.started else ', not begun'}"
+            copy = acceptor.pool.copies.get(t.number)
+            tokens = f": {chain_text(copy.key)}{_KNOWN}" if copy is not None else ""
+            ends = _ends(t.direction, t.device_block, t.host_block, t.seq, t.index)
+            yield f"{ends}{tokens}{_NOT_BEGUN * (not t.started)}"
 
 
 def _model_tables(pool: AnyPool, seq: str) -> list[_Table]:
@@ -165,7 +190,8 @@ def _shown_sequences(acceptor: AnyAcceptor) -> Iterator[str]:
         except Exception as error:
             yield f"{word(seq)}: {error}"
         else:
-            yield _sequence(seq, tables, computed, len(request.tokens)) + has
+            shown = _sequence(seq, tables, computed, len(request.tokens)) + has
+            yield shown + _progress(acceptor.pool, seq, _KNOWN)
 
 
 def _shown_resources(acceptor: AnyAcceptor, seq: str) -> str:
@@ -173,7 +199,9 @@ def _shown_resources(acceptor: AnyAcceptor, seq: str) -> str:
         return ""
     target = acceptor.target
     slot = target.state_slot(seq) if acceptor.config.has_linear_state else None
-    return f"; rank {target.rank(seq)}, single block {target.single_block(seq)}" + (f", slot {slot}" if slot else "")
+    units = {"single block": target.single_block(seq), "slot": slot}
+    has = [f"rank {target.rank(seq)}", *(f"{name} {unit}" for name, unit in units.items() if unit is not None)]
+    return f"; {', '.join(has)}"
 
 
 def chain_text(chain: Chain) -> str:
@@ -207,6 +235,10 @@ def _sequence(seq: str, tables: Sequence[_Table], computed: int, known: int) -> 
         for group, (released, table) in enumerate(tables)
     )
     return f"{word(seq)}: {blocks}; {computed} of {known} tokens computed"
+
+
+def _number_of_blocks(number: int) -> str:
+    return f"{number} block" if number == 1 else f"{number} blocks"
 
 
 def _blocks(table: Sequence[int]) -> str:
