@@ -61,11 +61,12 @@ class InThreads:
         self._turn += name in _TURNS
         at = (self._turn + (name not in _TURNS)) % len(self._threads)
         self._calls[at].put(partial(method, *arguments))
+        self._stuck = f"{name} has not returned in thread {at}, though no other call is running"
         try:
             answer = self._answers.get(timeout=self._patience)
         except Empty:
-            self._stuck = f"{name} has not returned in thread {at}, though no other call is running"
             raise NoReturnError(self._stuck) from None
+        self._stuck = ""
         if answer.error is not None:
             raise answer.error
         return answer.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kvspec.impl.concurrent_target import TorchConcurrentTarget
 from kvspec.impl.target import TorchTarget
 from kvspec.model import operations as ops
 from kvspec.model.acceptor import judge_of
+from kvspec.model.acceptor.threads import InThreads
 from kvspec.model.conform import ConformOptions, Replayer, conform
 from kvspec.model.conformance import Context, Form, MisuseError, PoolConfig
 from kvspec.model.pools import Pools
@@ -152,6 +154,25 @@ def test_a_call_that_returns_in_no_thread_is_made_smaller_from_threads() -> None
     assert found is not None and (found.rule, found.config.num_threads) == ("no_return", 2)
     assert found.shrunk and found.reproduced and len(found.operations) == 1
     assert threading.main_thread() not in callers, "that would never end"
+
+
+def test_who_is_interrupted_does_not_wait_for_a_call_that_does_not_return() -> None:
+    class Waits(ModelTarget):
+        def append(self, seq: str, tokens: Any) -> None:
+            threading.Event().wait()
+
+    class Interrupted(SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            raise KeyboardInterrupt
+
+    called = InThreads(Waits(THREE), 3)
+    called._answers = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        called.append("a", [1])
+    leaving = threading.Thread(target=called.leave, daemon=True)
+    leaving.start()
+    leaving.join(10)
+    assert not leaving.is_alive()
 
 
 def test_the_concurrent_target_has_the_concurrent_manager() -> None:
