@@ -13,6 +13,7 @@ import torch
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.buffers import KVBuffers
 from kvspec.impl.errors import InvalidRangeError
+from kvspec.impl.paging import block_index
 from kvspec.impl.target import TorchTarget
 from kvspec.impl.target_base import operation
 from kvspec.impl.xtensor.cpu_memory import CpuMemory
@@ -78,7 +79,7 @@ class TorchXTensorTarget(TorchTarget):
         """Unmap up to that many idle pages, the last one first; how many were. Error if num_pages is negative."""
         if num_pages < 0:
             raise InvalidRangeError(self._where("reclaim"), f"{num_pages} pages", "0 or more")
-        return self.manager_.reclaim(num_pages * self._num_regions) // self._num_regions
+        return block_index(self.manager_.reclaim(num_pages * self._num_regions), self._num_regions)
 
     @operation
     def fail_mappings(self, failing: Iterable[bool]) -> None:
@@ -109,7 +110,7 @@ class _Failures:
         self.coming: deque[bool] = deque()
 
     def __call__(self, address: int) -> bool:
-        region = (address - self._pages.address_) // self._pages.region_bytes_
+        region = block_index(address - self._pages.address_, self._pages.region_bytes_)
         if region == 0:
             self._fails = bool(self.coming) and self.coming.popleft()
         return self._fails and region == self._pages.num_regions_ - 1
@@ -117,7 +118,7 @@ class _Failures:
 
 def _head_dim(page_size: int) -> int:
     """The least width of a token of one head with which pages of so many tokens are pages of the system."""
-    return mmap.PAGESIZE // math.gcd(mmap.PAGESIZE, block_bytes(page_size, 1, 1))
+    return block_index(mmap.PAGESIZE, math.gcd(mmap.PAGESIZE, block_bytes(page_size, 1, 1)))
 
 
 def _close(pages: VirtualPages, memory: PageMemory) -> None:

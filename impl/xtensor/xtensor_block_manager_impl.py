@@ -9,7 +9,7 @@ from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.closing import while_open
 from kvspec.impl.errors import InvalidRangeError, KVCacheError
 from kvspec.impl.free_list_manager import PADDING_ID
-from kvspec.impl.paging import blocks_needed
+from kvspec.impl.paging import block_index, blocks_needed
 from kvspec.impl.sanitizer import Sanitizer
 from kvspec.impl.xtensor.page_plan import PagePlan, plan_pages
 from kvspec.impl.xtensor.page_pool import PagePool
@@ -169,7 +169,7 @@ class XTensorBlockManagerImpl(BlockManagerImpl):
         idle = {page for page in self._reclaimable() if self.pages_.is_mapped(page)}
         unmapped = {page for page, stage in enumerate(self.pages_.stages_) if stage is Stage.UNMAPPED} - failed
         in_use = {page for page in range(self.pages_.num_pages_) if self.pages_.is_mapped(page)} - idle
-        spare = len(idle) + self.pool_.num_within_reach(self) // self.pages_.num_regions_
+        spare = len(idle) + block_index(self.pool_.num_within_reach(self), self.pages_.num_regions_)
         spans = ((pages[0], pages[-1]) for pages in map(self._pages_of, self.free_ids()))
         return plan_pages(spans, in_use, idle, unmapped, spare, wanted)
 
