@@ -110,7 +110,8 @@ class CompositeGenerator(Generator):
             ops.Accept(seq, computed), ops.Truncate(seq, accepted - 1), ops.Truncate(seq, 0),
             ops.Truncate(seq, accepted), ops.Fork(seq, self._new_name()), ops.Hold(seq, 0, "h0"), ops.Release("h0"),
         )  # fmt: skip
-        return self.source.choice(odd)
+        found = self.source.choice(odd)
+        return self._takeable(found) if isinstance(found, ops.Truncate) else found  # the others are always errors
 
 
 CompositeGenerator.makers = Generator.makers | {"accept": CompositeGenerator._accept}

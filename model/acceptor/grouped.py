@@ -159,6 +159,7 @@ class CompositeAcceptor(Operating[GroupedPool]):
         self._judge("accept", (seq, num_tokens), call, explain, misuse)
 
     def truncate(self, seq: str, num_tokens: int) -> None:
+        self.needs(Capability.TRUNCATE)
         misuse = self._unknown(seq) or self._out_of_known(seq, num_tokens)
         if misuse is None and num_tokens < self.pool.accepted(seq):
             misuse = f"{num_tokens} tokens are to be left, and {self.pool.accepted(seq)} are accepted"

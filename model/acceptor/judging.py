@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kvspec.model.acceptor.threads import InThreads, NoReturnError
 from kvspec.model.compiled import InvariantError, StepError
-from kvspec.model.conformance import CacheEvent, Capability, MisuseError, PoolConfig, Target
+from kvspec.model.conformance import CacheEvent, Capability, MisuseError, PoolConfig, Target, TargetError
 from kvspec.model.executable import Part, Tables
 from kvspec.model.promises import Family, Violation
 from kvspec.spec import CHAPTERS
@@ -69,6 +69,15 @@ class Judging(ABC, Generic[P]):
     def sees(self, capability: Capability) -> bool:
         """The target shows this, or takes it."""
         return capability in self.capabilities
+
+    def needs(self, capability: Capability) -> None:
+        """A call of what a target need not have.
+
+        Raises:
+            TargetError: it does not have it.
+        """
+        if not self.sees(capability):
+            raise TargetError(f"lacks the capability {capability}, which the scenario needs")
 
     def leave(self) -> None:
         """Nothing more is asked of the target: threads that have called it end."""

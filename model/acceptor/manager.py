@@ -7,7 +7,7 @@ from typing import Any
 
 from kvspec.model.acceptor.operating import Operating
 from kvspec.model.compiled import StepError
-from kvspec.model.conformance import PoolConfig, Target
+from kvspec.model.conformance import Capability, PoolConfig, Target
 from kvspec.model.executable import Pool
 from kvspec.model.promises import CHAPTER, STEP_FAMILIES, Family, Violation
 from kvspec.model.world import Chain
@@ -85,6 +85,7 @@ class Acceptor(Operating[Pool]):
         self._writable(seq, num_tokens)
 
     def fork(self, parent: str, child: str) -> None:
+        self.needs(Capability.FORK)
         misuse = self._unknown(parent) or (f"{child} exists already" if child in self.pool.requests else None)
 
         def explain(_: Any) -> None:
@@ -98,6 +99,7 @@ class Acceptor(Operating[Pool]):
         self._judge("fork", (parent, child), lambda: self.target.fork(parent, child), explain, misuse)
 
     def truncate(self, seq: str, num_tokens: int) -> None:
+        self.needs(Capability.TRUNCATE)
         misuse = self._unknown(seq) or self._out_of_known(seq, num_tokens)
 
         def explain(_: Any) -> None:

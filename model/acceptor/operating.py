@@ -14,7 +14,7 @@ from kvspec.model import operations as ops
 from kvspec.model.acceptor.comparing import Comparing
 from kvspec.model.acceptor.contents import context_start
 from kvspec.model.acceptor.judging import P, View
-from kvspec.model.conformance import CacheEvent, Context, MisuseError, PoolConfig, Tags, Target
+from kvspec.model.conformance import CacheEvent, Capability, Context, MisuseError, PoolConfig, Tags, Target
 from kvspec.model.operations import Operation
 from kvspec.model.promises import Family, Violation
 
@@ -242,6 +242,7 @@ class Operating(Comparing[P]):
 
     def hold(self, seq: str, index: int, name: str) -> None:
         """An outside holder of the block at a place of a table."""
+        self.needs(Capability.HOLD)
         misuse = self._unknown(seq) or (f"{name} holds a block already" if name in self._handles else None)
         block, rank = -1, self.rank_of(seq)
         if misuse is None:
@@ -269,8 +270,9 @@ class Operating(Comparing[P]):
             self._let_go()
             self._released[name] = self._handles.pop(name)[0]
 
+        release = getattr(self.target, "release", _no_holder)  # without holders it need not have one
         with self._in_words(misuse):
-            self._judge("release", (name,), lambda: self.target.release(handle), explain, misuse)
+            self._judge("release", (name,), lambda: release(handle), explain, misuse)
 
     @contextmanager
     def _in_words(self, misuse: str | None) -> Iterator[None]:
@@ -358,3 +360,7 @@ def _count(tags: int | Tags) -> int:
 
 def bad_tokens(tokens: Sequence[int]) -> str | None:
     return "a negative token" if len(tokens) and min(tokens) < 0 else None
+
+
+def _no_holder(handle: int) -> None:
+    raise MisuseError(f"nobody holds a block by {handle}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvspec.model.acceptor.resources import Resources
-from kvspec.model.conformance import MisuseError, PoolConfig, Target
+from kvspec.model.conformance import Capability, MisuseError, PoolConfig, Target
 from kvspec.model.executable import RankedPool
 from kvspec.model.promises import Family, Violation
 from kvspec.model.world import Chain
@@ -222,6 +222,7 @@ class PoolAcceptor(Resources):
         self._judge("fork", (parent, child), lambda: fork(parent, child), explain, misuse)
 
     def truncate(self, seq: str, num_tokens: int) -> None:
+        self.needs(Capability.TRUNCATE)
         misuse = self._unknown(seq) or self._out_of_known(seq, num_tokens)
 
         def explain(_: Any) -> None:

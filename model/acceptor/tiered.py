@@ -344,6 +344,7 @@ class TieredAcceptor(PoolAcceptor):
 
     def sleep(self) -> None:
         """The device memory is given up."""
+        self.needs(Capability.SLEEP)
         misuse = "the device sleeps" if self.pool.asleep else None
         misuse = misuse or (None if self.pool.is_idle() else "blocks of the device are in use")
 
@@ -352,22 +353,24 @@ class TieredAcceptor(PoolAcceptor):
                 self._forgotten(rank, self._drain_of(rank))
             self.pool.sleep()
 
-        self._judge("sleep", (), self._optional(Capability.SLEEP, "sleep"), explain, misuse)
+        self._judge("sleep", (), lambda: self.target.sleep(), explain, misuse)
 
     def wake(self) -> None:
         """There is device memory again."""
+        self.needs(Capability.SLEEP)
         misuse = None if self.pool.asleep else "the device is awake"
 
         def explain(_: Any) -> None:
             self._events()
             self.pool.wake()
 
-        self._judge("wake", (), self._optional(Capability.SLEEP, "wake"), explain, misuse)
+        self._judge("wake", (), lambda: self.target.wake(), explain, misuse)
 
     # -- from a store --------------------------------------------------------------------------------------------
 
     def begin_prefetch(self, name: str, tokens: Sequence[int], context: Context | None = None, rank: int = 0) -> None:
         """A store is asked for leading blocks of these tokens."""
+        self.needs(Capability.PREFETCH)
         context = context or Context()
         misuse = f"the prefetch {name} has begun already" if name in self.pool.prefetches else bad_tokens(tokens)
         misuse = misuse or self._bad_rank(rank)
@@ -376,11 +379,12 @@ class TieredAcceptor(PoolAcceptor):
             self._events()
             self.pool.begin_prefetch(name, tokens, context, rank)
 
-        store = self._optional(Capability.PREFETCH, "begin_prefetch")
-        self._judge("begin_prefetch", (name,), lambda: store(name, tokens, context, rank), explain, misuse)
+        call = lambda: self.target.begin_prefetch(name, tokens, context, rank)  # noqa: E731
+        self._judge("begin_prefetch", (name,), call, explain, misuse)
 
     def plan_prefetch(self, name: str, num_blocks: int) -> list[int]:
         """The store has so many leading blocks; the places of those that are to come."""
+        self.needs(Capability.PREFETCH)
         found = self.pool.prefetches.get(name)
         full = 0 if found is None else len(found.request.tokens) // self.config.block_size
         misuse = None if found is not None else f"the prefetch {name} has not begun"
@@ -400,8 +404,8 @@ class TieredAcceptor(PoolAcceptor):
             if self.pool.prefetches[name].is_old:
                 self._overtaken |= blocks
 
-        store = self._optional(Capability.PREFETCH, "plan_prefetch")
-        planned = self._judge("plan_prefetch", (name, num_blocks), lambda: store(name, num_blocks), explain, misuse)
+        call = lambda: self.target.plan_prefetch(name, num_blocks)  # noqa: E731
+        planned = self._judge("plan_prefetch", (name, num_blocks), call, explain, misuse)
         return [index for index, _ in planned]
 
     def _not_there(self, name: str, places: Sequence[int]) -> None:
@@ -413,6 +417,7 @@ class TieredAcceptor(PoolAcceptor):
 
     def finish_prefetch(self, name: str, num_arrived: int) -> None:
         """So many of the planned blocks have come."""
+        self.needs(Capability.PREFETCH)
         found = self.pool.prefetches.get(name)
         planned = [] if found is None or found.planned is None else found.planned
         misuse = None if found is not None and found.planned is not None else f"the prefetch {name} has no plan"
@@ -432,20 +437,14 @@ class TieredAcceptor(PoolAcceptor):
             raise MisuseError("finish_prefetch: fewer than no blocks, which no target can be told")
         contents = [] if found is None else self._contents(found, [index for index, _ in planned])
         blocks = [*contents, *[np.zeros(self.config.block_size, np.int64)] * num_arrived][:num_arrived]
-        store = self._optional(Capability.PREFETCH, "finish_prefetch")
-        self._judge("finish_prefetch", (name, num_arrived), lambda: store(name, blocks), explain, misuse)
+        call = lambda: self.target.finish_prefetch(name, blocks)  # noqa: E731
+        self._judge("finish_prefetch", (name, num_arrived), call, explain, misuse)
 
     def _contents(self, found: Prefetch, planned: Sequence[int]) -> list[Tags]:
         """What the store has of each planned block."""
         size = self.config.block_size
         tags, _ = chain_tags(np.array(found.request.tokens, np.int64), context_start(found.request.context))
         return [tags[index * size : (index + 1) * size] for index in planned]
-
-    def _optional(self, capability: Capability, method: str) -> Callable[..., Any]:
-        if not self.sees(capability):
-            raise TargetError(f"lacks the capability {capability}, which the scenario needs")
-        found: Callable[..., Any] = getattr(self.target, method)
-        return found
 
     # -- comparing -----------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from kvspec.model.generator import Kind
 from kvspec.model.promises import Family
 from kvspec.model.reference import ModelPoolTarget, ModelTarget, ModelTieredTarget, model_target
 from kvspec.model.reference.manager import OF_MANAGERS
+from kvspec.model.scenario import ScenarioResult, format_scenario, parse_scenario, run_scenario
 
 SMALL = PoolConfig(num_blocks=4, block_size=2)
 A_POOL = PoolConfig(num_blocks=4, block_size=2, num_single_blocks=2)
@@ -390,6 +391,43 @@ def test_a_method_that_a_target_need_not_have_is_not_asked_for(kind: Kind) -> No
     in_pools = msgspec.structs.replace(options, form=Form.POOLS)
     pools = conform(lambda config: Bare(ModelPoolTarget(config, capabilities=pool)), in_pools)
     assert pools.violation is None, pools.violation
+
+
+OPTIONAL = [
+    (Form.MANAGERS, "fork a b", Capability.FORK),
+    *((form, "truncate a 1", Capability.TRUNCATE) for form in Form),
+    *((form, "hold a 0 as h", Capability.HOLD) for form in (Form.MANAGERS, Form.POOLS, Form.PAGES)),
+    (Form.TIERS, "sleep", Capability.SLEEP),
+    (Form.TIERS, "wake", Capability.SLEEP),
+    (Form.TIERS, "begin_prefetch p 0..3", Capability.PREFETCH),
+    (Form.TIERS, "plan_prefetch p 1", Capability.PREFETCH),
+    (Form.TIERS, "finish_prefetch p 0", Capability.PREFETCH),
+]
+
+
+def run_bare(form: Form, lines: str, hidden: Capability) -> ScenarioResult:
+    """Lines of a scenario on a target without a capability and its methods."""
+    config = FORMS[form].smallest
+
+    def make(config: PoolConfig) -> Any:
+        target: Any = model_target(config)
+        target.capabilities -= {hidden}
+        return Bare(target)
+
+    return run_scenario(parse_scenario(format_scenario((), config) + lines), make)
+
+
+@pytest.mark.parametrize(("form", "line", "capability"), OPTIONAL)
+def test_a_scenario_that_needs_more_than_a_target_has_does_not_blame_it(
+    form: Form, line: str, capability: Capability
+) -> None:
+    with pytest.raises(TargetError, match=f"lacks the capability {capability}, which the scenario needs"):
+        run_bare(form, f"start a 0 1\nallocate a 2\n{line}\n", capability)
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_handle_that_nobody_has_is_an_error_also_without_holders(form: Form) -> None:
+    assert run_bare(form, "release h\nexpect error\n", Capability.HOLD).passed
 
 
 class Odd(ModelTarget):

@@ -126,17 +126,6 @@ def test_a_pool_without_what_it_need_not_have_is_driven_without_it(kind: Kind) -
     assert report.counts["copied"] and not {"sleep", "wake", "begin_prefetch"} & report.counts.keys()
 
 
-@pytest.mark.parametrize(
-    ("line", "capability"),
-    [("sleep", "sleep"), ("wake", "sleep"), ("begin_prefetch p 0..3", "prefetch"), ("plan_prefetch p 1", "prefetch"),
-     ("finish_prefetch p 0", "prefetch")],
-)  # fmt: skip
-def test_a_scenario_that_needs_more_does_not_blame_the_target(line: str, capability: str) -> None:
-    scenario = parse_scenario(f"pool 6 block 2 single 4 host 6\n{line}\n")
-    with pytest.raises(TargetError, match=f"lacks the capability {capability}, which the scenario needs"):
-        run_scenario(scenario, Little, POOLS)
-
-
 ASLEEP = "pool 6 block 2 single 4 host 6\nstart a 0..3\nsleep\n"
 LEGAL = (
     "start b 1", "append a 4", "write a 0", "evict 1", "reset", "start_transfers", "wake", "close",
