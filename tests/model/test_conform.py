@@ -393,6 +393,19 @@ def test_a_method_that_a_target_need_not_have_is_not_asked_for(kind: Kind) -> No
     assert pools.violation is None, pools.violation
 
 
+@pytest.mark.parametrize("form", [Form.COMPOSITES, Form.TIERS, Form.PAGES])
+def test_a_variant_is_not_asked_for_a_method_that_it_need_not_have(form: Form) -> None:
+    least = frozenset({Capability.FREE_IDS, FORMS[form].need, *([Capability.POOL] if form is Form.TIERS else [])})
+
+    def make(config: PoolConfig) -> Any:
+        target: Any = model_target(config)
+        target.capabilities = least
+        return Bare(target)
+
+    report = conform(make, ConformOptions(operations=1500, kind=Kind.WILD, form=form))
+    assert report.violation is None, report.violation
+
+
 OPTIONAL = [
     (Form.MANAGERS, "fork a b", Capability.FORK),
     *((form, "truncate a 1", Capability.TRUNCATE) for form in Form),
