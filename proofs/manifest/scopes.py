@@ -55,7 +55,7 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "prefetch": ("blocks=2,len=1,tokens=1,pins=0", "blocks=3,len=1,tokens=1", ""),
         "concurrent": ("threads=1", "", "blocks=3"),
-        "hierarchy": ("blocks=2,pins=1", "blocks=2,seqs=2,pins=1", ""),
+        "hierarchy": ("blocks=2,pins=1", "blocks=2,seqs=2,pins=1", "blocks=3,len=2,pins=0", ""),
     }
 )
 """What ``kvspec check`` explores."""
