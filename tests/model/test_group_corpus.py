@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from faulty.group_twins import FAULTS, Fault, build
+from twin_runs import says_what_it_is_about
 
 from kvspec.impl.composite_target import TorchCompositeTarget
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.pools import Pools
 from kvspec.model.reference import ModelCompositeTarget
-from kvspec.model.scenario import format_whole, parse_scenario, read_scenario, run_scenario
+from kvspec.model.scenario import read_scenario, run_scenario
 
 FIELD = Path(__file__).parent.parent / "corpus" / "composites"
 POOLS = Pools()
@@ -55,12 +56,7 @@ def test_what_is_expected_does_not_hang_on_choices_that_the_spec_leaves_open(see
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda p: p.stem)
 def test_a_file_says_what_it_is_about_and_reads_back(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith(f"# {path.stem}: ") and "\n# Property: " in text
-    scenario = read_scenario(path)
-    again = parse_scenario(format_whole(scenario))
-    assert again.items == scenario.items and again.config == scenario.config
-    assert len(scenario.checks) >= 2
+    says_what_it_is_about(path)
 
 
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.name[0] == "B"], ids=lambda f: f.name)

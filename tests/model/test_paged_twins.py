@@ -7,20 +7,18 @@ from pathlib import Path
 import pytest
 from faulty.paged_twins import BY_NAME, FAULTS, PagedTwin, build
 from faulty.twins import Fault
+from twin_runs import found_and_shrunk, says_what_it_is_about
 
 from kvspec.cli.targets import load_target
 from kvspec.impl.xtensor.target import TorchXTensorTarget
-from kvspec.model.conform import ConformOptions, FoundViolation, Replayer, conform
+from kvspec.model.conform import ConformOptions, conform
 from kvspec.model.conformance import Form
 from kvspec.model.pools import Pools
-from kvspec.model.promises import Family, Violation
 from kvspec.model.reference import ModelPagedTarget
-from kvspec.model.scenario import format_whole, parse_scenario, read_scenario, run_scenario
-from kvspec.model.shrink import Case
+from kvspec.model.scenario import read_scenario, run_scenario
 
 BUDGET = 40_000
 POOLS = Pools()
-MOST_LINES = 15
 FIELD = Path(__file__).parent.parent / "corpus" / "pages"
 SCENARIOS = sorted(FIELD.glob("*.kv"))
 BROKEN = {
@@ -42,10 +40,6 @@ class Good(PagedTwin):
     parts: dict[type, type] = {}  # noqa: RUF012
 
 
-def case(violation: FoundViolation) -> Case:
-    return Case(violation.config, tuple(violation.operations))
-
-
 def test_each_twin_has_a_name_and_breaks_something() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(set(names)) == len(names) and set(names) == set(BROKEN)
@@ -61,24 +55,7 @@ def test_a_twin_without_a_fault_is_good() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_random_operations_find_a_twin_and_shrink(fault: Fault) -> None:
     options = ConformOptions(operations=BUDGET, form=Form.PAGES, shrink_seconds=120)
-    found = conform(build(fault.name), options, pools=POOLS).violation
-    assert found is not None, f"{fault.what}: not found in {BUDGET} operations"
-    assert f"{found.family}/{found.rule}" == BROKEN[fault.name], found.what
-    assert found.reproduced and found.shrunk
-    assert 1 + len(found.operations) <= MOST_LINES, found.operations
-    nothing_can_be_taken_out(build(fault.name), found)
-    assert Replayer(TorchXTensorTarget, POOLS).run(case(found)).violation is None, "the good manager fails, too"
-
-
-def nothing_can_be_taken_out(twin: type[PagedTwin], found: FoundViolation) -> None:
-    """Without any one of its operations the run does not break the same rule any more."""
-    replayer = Replayer(twin, POOLS)
-    same = Violation(Family(found.family), found.rule, found.what)
-    whole = case(found)
-    assert replayer.fails_like(same)(whole)
-    for at, taken_out in enumerate(whole.operations):
-        shorter = Case(whole.config, (*whole.operations[:at], *whole.operations[at + 1 :]))
-        assert not replayer.fails_like(same)(shorter), f"{taken_out} can be taken out"
+    found_and_shrunk(build(fault.name), TorchXTensorTarget, BROKEN[fault.name], options, POOLS)
 
 
 def test_twins_are_targets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +88,7 @@ def test_what_is_expected_does_not_hang_on_choices_that_the_spec_leaves_open(see
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda p: p.stem)
 def test_a_file_says_what_it_is_about_and_reads_back(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith(f"# {path.stem}: ") and "\n# Property: " in text
-    scenario = read_scenario(path)
-    again = parse_scenario(format_whole(scenario))
-    assert again.items == scenario.items and again.config == scenario.config
-    assert len(scenario.checks) >= 2
+    says_what_it_is_about(path)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda p: p.stem)

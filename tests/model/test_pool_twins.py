@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pytest
 from faulty.pool_twins import FAULTS, Fault, PoolTwin, build
+from twin_runs import found_and_shrunk
 
 from kvspec.cli.targets import load_target
 from kvspec.impl.pool_target import TorchPoolTarget
-from kvspec.model.conform import ConformOptions, FoundViolation, Replayer, conform
+from kvspec.model.conform import ConformOptions, conform
 from kvspec.model.conformance import Form
 from kvspec.model.pools import Pools
-from kvspec.model.promises import Family, Violation
-from kvspec.model.shrink import Case
 
 BUDGET = 40_000
 SEED = 3
 POOLS = Pools()
-MOST_LINES = 15
 BROKEN = {
     "B07": "partition/free_ids",
     "B08": "atomic_failure/refusal_changes_nothing",
@@ -67,10 +65,6 @@ class Good(PoolTwin):
     parts: dict[type, type] = {}  # noqa: RUF012
 
 
-def case(violation: FoundViolation) -> Case:
-    return Case(violation.config, tuple(violation.operations))
-
-
 def test_each_twin_has_a_name_and_breaks_something() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(set(names)) == len(names) and set(names) == set(BROKEN)
@@ -86,24 +80,7 @@ def test_a_twin_without_a_fault_is_good() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_random_operations_find_a_twin_and_shrink(fault: Fault) -> None:
     options = ConformOptions(seed=SEED, operations=BUDGET, form=Form.POOLS, shrink_seconds=120)
-    found = conform(build(fault.name), options, pools=POOLS).violation
-    assert found is not None, f"{fault.what}: not found in {BUDGET} operations"
-    assert f"{found.family}/{found.rule}" == BROKEN[fault.name], found.what
-    assert found.reproduced and found.shrunk
-    assert 1 + len(found.operations) <= MOST_LINES, found.operations
-    nothing_can_be_taken_out(build(fault.name), found)
-    assert Replayer(TorchPoolTarget, POOLS).run(case(found)).violation is None, "the good pool fails, too"
-
-
-def nothing_can_be_taken_out(twin: type[PoolTwin], found: FoundViolation) -> None:
-    """Without any one of its operations the run does not break the same rule any more."""
-    replayer = Replayer(twin, POOLS)
-    same = Violation(Family(found.family), found.rule, found.what)
-    whole = case(found)
-    assert replayer.fails_like(same)(whole)
-    for at, taken_out in enumerate(whole.operations):
-        shorter = Case(whole.config, (*whole.operations[:at], *whole.operations[at + 1 :]))
-        assert not replayer.fails_like(same)(shorter), f"{taken_out} can be taken out"
+    found_and_shrunk(build(fault.name), TorchPoolTarget, BROKEN[fault.name], options, POOLS)
 
 
 def test_twins_are_targets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

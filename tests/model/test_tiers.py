@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 from faulty.tier_twins import FAULTS, Fault, TierTwin, build
+from twin_runs import found_and_shrunk, says_what_it_is_about
 
 from kvspec.impl.hierarchy_target import TorchHierarchyTarget
 from kvspec.model.acceptor import TieredAcceptor
-from kvspec.model.conform import ConformOptions, FoundViolation, Replayer, conform
+from kvspec.model.conform import ConformOptions, conform
 from kvspec.model.conformance import OF_HOST_TIERS, Capability, Context, Form, MisuseError, PoolConfig, TargetError
 from kvspec.model.generator import SHOW_EVICTION, Kind
 from kvspec.model.pools import Pools
-from kvspec.model.promises import Family, Violation
 from kvspec.model.reference import ModelTieredTarget, model_target
 from kvspec.model.reference.tiered import OF_TIERS
-from kvspec.model.scenario import format_whole, parse_scenario, read_scenario, run_scenario
-from kvspec.model.shrink import Case
+from kvspec.model.scenario import parse_scenario, read_scenario, run_scenario
 
 POOLS = Pools()
 SMALL = PoolConfig(num_blocks=6, block_size=2, num_single_blocks=4, num_host_blocks=6)
@@ -28,7 +27,6 @@ FIELD = Path(__file__).parent.parent / "corpus" / "tiers"
 SCENARIOS = sorted(FIELD.glob("*.kv"))
 ASKED = {"B24", "B25", "B27", "B48", "B50", "B51", "B53", "B54", "B64"}
 BUDGET = 40_000
-MOST_LINES = 15
 BROKEN = {
     "B24": "map_truth/reset_forgets",
     "B25": "tiers/host_visible",
@@ -248,13 +246,7 @@ def test_each_twin_has_a_name_and_breaks_something() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_random_operations_find_a_twin_and_shrink(fault: Fault) -> None:
     options = ConformOptions(operations=BUDGET, form=Form.TIERS, shrink_seconds=120)
-    found = conform(build(fault.name), options, pools=POOLS).violation
-    assert found is not None, f"{fault.what}: not found in {BUDGET} operations"
-    assert f"{found.family}/{found.rule}" == BROKEN[fault.name], found.what
-    assert found.reproduced and found.shrunk
-    assert 1 + len(found.operations) <= MOST_LINES, found.operations
-    nothing_can_be_taken_out(build(fault.name), found)
-    assert Replayer(TorchHierarchyTarget, POOLS).run(case(found)).violation is None, "the good pool fails, too"
+    found_and_shrunk(build(fault.name), TorchHierarchyTarget, BROKEN[fault.name], options, POOLS)
 
 
 def test_a_host_block_that_somebody_has_is_told_with_its_tokens() -> None:
@@ -296,21 +288,6 @@ def test_a_copy_that_cannot_end_is_told_from_one_that_is_not_there(lines: str, w
     assert result.verdict == "violated" and words in result.last.outcome
 
 
-def case(violation: FoundViolation) -> Case:
-    return Case(violation.config, tuple(violation.operations))
-
-
-def nothing_can_be_taken_out(twin: type[TierTwin], found: FoundViolation) -> None:
-    """Without any one of its operations the run does not break the same rule any more."""
-    replayer = Replayer(twin, POOLS)
-    same = Violation(Family(found.family), found.rule, found.what)
-    whole = case(found)
-    assert replayer.fails_like(same)(whole)
-    for at, taken_out in enumerate(whole.operations):
-        shorter = Case(whole.config, (*whole.operations[:at], *whole.operations[at + 1 :]))
-        assert not replayer.fails_like(same)(shorter), f"{taken_out} can be taken out"
-
-
 # -- scenarios of the field --------------------------------------------------------------------------------------------
 
 
@@ -328,12 +305,7 @@ def test_the_good_pools_pass(path: Path, make: type[ModelTieredTarget]) -> None:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda p: p.stem)
 def test_a_file_says_what_it_is_about_and_reads_back(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith(f"# {path.stem}: ") and "\n# Property: " in text
-    scenario = read_scenario(path)
-    again = parse_scenario(format_whole(scenario))
-    assert again.items == scenario.items and again.config == scenario.config
-    assert len(scenario.checks) >= 2
+    says_what_it_is_about(path)
 
 
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.name[0] == "B"], ids=lambda f: f.name)
