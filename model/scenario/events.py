@@ -18,7 +18,7 @@ import msgspec
 
 import kvspec.spec
 from kvspec.model.concrete import ABSENT, NotEnabled, State, Structure, Variant, bare, evaluate, fire, initial
-from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.conformance import PoolConfig
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.language import ScenarioError
 from kvspec.model.scenario.run import LineResult, ScenarioResult, Verdict, worst
@@ -70,7 +70,7 @@ class EventRun:
     def __init__(self, scenario: la.Scenario) -> None:
         self.scenario = scenario
         self.chapter = self._load()
-        self.words = _Words(scenario, self.chapter)
+        self.words = Words(scenario.name, scenario.config, self.chapter)
         self.structure = Structure({}, {})
         self.state: State = {}
         self.forbidden = ""
@@ -94,7 +94,7 @@ class EventRun:
 
     def run(self) -> ScenarioResult:
         """Run event after event, up to the first line that does not pass."""
-        self.structure, given = self.words.world()
+        self.structure, given = self.words.world(self.scenario.given, self.scenario.lines)
         self.state = dict(given) if given is not None else initial(self.chapter, self.structure)
         self._start()
         for at, line in enumerate(self.scenario.lines):
@@ -214,22 +214,31 @@ def run_events(scenario: la.Scenario) -> ScenarioResult:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-class _Words:
-    """Reads atoms by their sorts, and collects what there is of each sort."""
+class Words:
+    """Reads values by their sorts, and collects what there is of each sort.
 
-    def __init__(self, scenario: la.Scenario, chapter: Chapter) -> None:
-        self.scenario, self.chapter = scenario, chapter
-        self.chains = Chains(scenario.config.block_size)
+    Args:
+        file: where they stand, for errors.
+        config: the pool.
+        chapter: which variables, static words and events there are.
+        most: the largest number that is read.
+    """
+
+    def __init__(self, file: str, config: PoolConfig, chapter: Chapter, most: int = MAX_BLOCKS) -> None:
+        self.file, self.config, self.chapter, self.most = file, config, chapter, most
+        self.chains = Chains(config.block_size)
         self.found: dict[str, dict[Any, None]] = {}
 
-    def world(self) -> tuple[Structure, State | None]:
-        """The structure in which the events run, and the given state."""
-        state: State | None = None if self.scenario.given is None else {}
+    def world(
+        self, given: Sequence[la.Line] | None, lines: Sequence[la.Line] = ()
+    ) -> tuple[Structure, State | None]:
+        """The structure in which events run, and the state, by the facts; the lines say what else there is."""
+        state: State | None = None if given is None else {}
         statics: dict[Path, Any] = {}
-        for line in self.scenario.given or ():
+        for line in given or ():
             assert isinstance(line.item, la.Fact)
-            self._fact(line.number, line.item, {} if state is None else state, statics)
-        for line in self.scenario.lines:
+            self.fact(line.number, line.item, {} if state is None else state, statics)
+        for line in lines:
             if isinstance(line.item, la.EventLine) and line.item.name in self.chapter.event_names:
                 event = self.chapter.event(line.item.name)
                 self.arguments(line.number, line.item.atoms, [p.sort for p in event.parameters], line.item.name)
@@ -240,13 +249,13 @@ class _Words:
             elif symbol.arguments and isinstance(symbol.result, SetSort) and isinstance(statics.get(path), dict):
                 statics[path] = _sets(statics[path])
             if path not in statics:
-                self._fail(0, f"nothing says what '{symbol.name}' is", "a line for it in given")
+                self.fail(0, f"nothing says what '{symbol.name}' is", "a line for it in given")
         nothing = next((v for p, v in statics.items() if p[-1] == "nothing"), NOTHING)
         return Structure(self._carriers(nothing), statics), state
 
     def _usual(self) -> dict[Path, Any]:
         """What the static words mean unless the scenario says otherwise."""
-        config = self.scenario.config
+        config = self.config
         words = {
             "padding": 0,
             "nothing": NOTHING,
@@ -268,12 +277,12 @@ class _Words:
     def _number(self, sort: str) -> int:
         """How many there are of a sort whose elements are numbers."""
         found = max(self.found.get(sort, ()), default=0)
-        size: int = getattr(self.scenario.config, NUMBERED.get(sort, "num_blocks"))
+        size: int = getattr(self.config, NUMBERED.get(sort, "num_blocks"))
         return max(size, found + 1)
 
     def _carriers(self, nothing: Any) -> dict[str, list[Any]]:
         """All elements of each sort: those that are spoken of, and a little room for blocks, numbers and places."""
-        carriers: dict[str, list[Any]] = {"Nat": list(range(self.scenario.config.num_blocks + 2))}
+        carriers: dict[str, list[Any]] = {"Nat": list(range(self.config.num_blocks + 2))}
         for name, sort in self.chapter.sorts.items():
             found = list(self.found.get(name, ()))
             if sort.kind == "position":
@@ -287,7 +296,7 @@ class _Words:
                 carriers[name] = found or [f"some_{name.lower()}"]
         return carriers
 
-    def _fact(self, number: int, fact: la.Fact, state: State, statics: dict[Path, Any]) -> None:
+    def fact(self, number: int, fact: la.Fact, state: State, statics: dict[Path, Any]) -> None:
         sort, path, is_static = self._named(number, fact.name)
         values = statics if is_static else state
         if fact.key is None and isinstance(sort, SetSort):
@@ -299,13 +308,13 @@ class _Words:
             key = bare(tuple(self.arguments(number, fact.key, sort.keys, fact.name)))
             table = values.setdefault(path, {})
             if key in table:
-                self._fail(number, f"'{fact.name}' for the same key twice", "one line for each")
+                self.fail(number, f"'{fact.name}' for the same key twice", "one line for each")
             table[key] = self._value(number, fact, sort.value)
         elif isinstance(sort, MapSort) and isinstance(sort.value, SetSort) and not fact.values:
             values.setdefault(path, {})  # a map of sets that are all empty
         else:
             form = "NAME KEY: VALUES" if isinstance(sort, MapSort) else "NAME VALUES, without a colon"
-            self._fail(number, f"a line for '{fact.name}'", f"the form {form}")
+            self.fail(number, f"a line for '{fact.name}'", f"the form {form}")
 
     def _value(self, number: int, fact: la.Fact, sort: Sort | SetSort) -> Any:
         if isinstance(sort, SetSort):
@@ -335,7 +344,7 @@ class _Words:
         if len(found) != 1:
             everything = [".".join(p) for p in (*self.chapter.variables, *self.chapter.statics)]
             what = f"'{name}' is {'not one word' if found else 'no word'} of the chapter"
-            self._fail(number, what, "one of " + ", ".join(everything))
+            self.fail(number, what, "one of " + ", ".join(everything))
         return found[0]
 
     def arguments(self, number: int, atoms: Iterable[la.Atom], sorts: Sequence[AnySort], name: str) -> list[Any]:
@@ -343,12 +352,12 @@ class _Words:
         rest = _no_commas(atoms)
         values = [self._take(number, rest, sort, name) for sort in sorts]
         if rest:
-            self._fail(number, f"{atom(rest[0])} behind '{name}'", f"{len(sorts)} arguments")
+            self.fail(number, f"{atom(rest[0])} behind '{name}'", f"{len(sorts)} arguments")
         return values
 
     def _take(self, number: int, rest: list[la.Atom], sort: AnySort, name: str) -> Any:
         if not rest:
-            self._fail(number, f"too few arguments of '{name}'", _form(sort))
+            self.fail(number, f"too few arguments of '{name}'", form(sort, self.most))
         if isinstance(sort, SetSort):
             return self._set(number, rest.pop(0), sort, name)
         assert isinstance(sort, Sort)
@@ -356,14 +365,14 @@ class _Words:
             return self._variant(number, rest, sort, name)
         value = self._scalar(rest[0], sort)
         if value is None:
-            self._fail(number, f"{atom(rest[0])} for '{name}'", _form(sort))
+            self.fail(number, f"{atom(rest[0])} for '{name}'", form(sort, self.most))
         rest.pop(0)
         self.found.setdefault(sort.name, {})[value] = None
         return value
 
     def _set(self, number: int, one: la.Atom, sort: SetSort, name: str) -> frozenset[Any]:
         if not isinstance(one, la.Group):
-            self._fail(number, f"{atom(one)} for '{name}'", "a set such as {1 2}")
+            self.fail(number, f"{atom(one)} for '{name}'", "a set such as {1 2}")
         rest = _no_commas(one.atoms)
         found = set()
         while rest:
@@ -374,16 +383,16 @@ class _Words:
         if sort.kind == "bool":
             return {"true": True, "false": False}.get(one) if isinstance(one, str) else None
         if sort.kind in ("nat", "position") or sort.name in NUMBERED:
-            return one if isinstance(one, int) and 0 <= one <= MAX_BLOCKS else None
+            return one if isinstance(one, int) and 0 <= one <= self.most else None
         if sort.name == "Chain" and isinstance(one, la.Tokens):
-            return self._chain(one.tokens)
+            return self._chain(one)
         return one if isinstance(one, str) else None
 
-    def _chain(self, tokens: tuple[int, ...]) -> Chain:
-        size, chain = self.scenario.config.block_size, NOTHING
+    def _chain(self, whole: la.Tokens) -> Chain:
+        tokens, size, chain = whole.tokens, self.config.block_size, NOTHING
         for start in range(0, len(tokens), size):
             data = b"".join(t.to_bytes(8, "little", signed=True) for t in tokens[start : start + size])
-            chain = self.chains.intern(chain, Context(), data)
+            chain = self.chains.intern(chain, whole.context, data)
         return chain
 
     def _variant(self, number: int, rest: list[la.Atom], sort: Sort, name: str) -> Variant:
@@ -393,12 +402,12 @@ class _Words:
             rest[:0] = [first.seq, first.index]
             first = SEAT
         if not isinstance(first, str) or first not in cases:
-            self._fail(number, f"{atom(first)} for '{name}'", _form(sort))
+            self.fail(number, f"{atom(first)} for '{name}'", form(sort, self.most))
         case, fields = cases[first]
         return Variant(case, tuple(self._take(number, rest, f, name) for f in fields))
 
-    def _fail(self, number: int, what: str, expected: str) -> NoReturn:
-        raise ScenarioError(self.scenario.name, number, int(number > 0), what, expected)
+    def fail(self, number: int, what: str, expected: str) -> NoReturn:
+        raise ScenarioError(self.file, number, int(number > 0), what, expected)
 
 
 SEAT: Final = "seq_at"
@@ -434,14 +443,15 @@ def _as_state(symbol: StaticSymbol) -> AnySort:
     return MapSort(symbol.arguments, symbol.result)
 
 
-def _form(sort: AnySort) -> str:
+def form(sort: AnySort, most: int = MAX_BLOCKS) -> str:
+    """How a value of a sort is written."""
     if not isinstance(sort, Sort):
         return "a set such as {1 2}"
     if sort.kind == "variant":
         words = [f"{case_word(c)} {' '.join(f.name.upper() for f in fields)}".strip() for c, fields in sort.cases]
         return " or ".join("a[0]" if w.startswith(SEAT) else w for w in words)
     if sort.kind in ("nat", "position") or sort.name in NUMBERED:
-        return f"a number up to {MAX_BLOCKS} ({sort.name})"
+        return f"a number{f' up to {most}' if most < la.MAX_NUMBER else ''} ({sort.name})"
     forms = {"Chain": "a chain such as [7 8], or a name", "Bool": "true or false"}
     return forms.get(sort.name, f"a name ({sort.name})")
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from kvspec.model.conformance import PoolConfig
+from kvspec.model.conformance import Context, PoolConfig
 from kvspec.model.operations import Operation
 
 MAX_BYTES: Final = 4 * 2**20
@@ -271,9 +271,10 @@ class Seated(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """``[7 8]``: the chain of these tokens."""
+    """``[7 8]``: the chain of these tokens; a log of events may say in which context, a scenario has one only."""
 
     tokens: tuple[int, ...]
+    context: Context = Context()
 
 
 class Group(msgspec.Struct, frozen=True):
