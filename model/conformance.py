@@ -57,6 +57,36 @@ class ManagerType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"window: {self.window}, expected at least 1")
 
 
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an engine schedules (`kvspec.model.engines.protocol`).
+
+    Attributes:
+        variant: which of its managers is driven.
+        max_batch_tokens: tokens of all requests in one step; at least 1.
+        max_running: requests in one step; at least 1.
+        window: tokens that a query sees in groups with a sliding window.
+        priority: requests go by their priority, not by their order.
+        chunked: a prompt may be computed in several steps.
+        overlapped: the next step is planned before the results of the last one are known.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    variant: str
+    max_batch_tokens: int = 64
+    max_running: int = 4
+    window: int = 4
+    priority: bool = False
+    chunked: bool = False
+    overlapped: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_tokens", "max_running", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)}, expected at least 1")
+
+
 class Form(StrEnum):
     """What a target is."""
 
@@ -65,6 +95,7 @@ class Form(StrEnum):
     COMPOSITES = "composites"
     TIERS = "tiers"
     PAGES = "pages"
+    ENGINES = "engines"
 
     @property
     def words(self) -> str:
@@ -75,6 +106,7 @@ class Form(StrEnum):
             Form.COMPOSITES: "a composite",
             Form.TIERS: "a pool with a host tier",
             Form.PAGES: "a manager with pages that are mapped on demand",
+            Form.ENGINES: "the manager of an engine",
         }[self]
 
 
@@ -101,6 +133,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             memory is there.
         page_size: tokens that fit on a page; a page may have several blocks, or a block lie on several pages.
         num_threads: from how many threads it is called, in turn and one call at a time.
+        engine: how the engine schedules, where a manager is driven by the steps of an engine.
 
     Raises:
         ValueError: a size is out of range, or options do not go together.
@@ -120,6 +153,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_pages: int = 0
     page_size: int = 0
     num_threads: int = 1
+    engine: EngineConfig | None = None
 
     def __post_init__(self) -> None:
         _check_blocks(self.num_blocks, self.block_size)
@@ -155,10 +189,14 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"{what}, expected room for the padding block, of {self.block_size}")
         if self.num_threads < 1:
             raise ValueError(f"num_threads: {self.num_threads}, expected at least 1")
+        if self.engine is not None and (self.is_pool or self.manager_types or self.num_pages):
+            raise ValueError("engine: with single blocks, groups or pages, expected none of them")
 
     @property
     def form(self) -> Form:
         """What is driven."""
+        if self.engine is not None:
+            return Form.ENGINES
         if self.manager_types:
             return Form.COMPOSITES
         if self.has_host_tier:
@@ -233,6 +271,7 @@ class Capability(StrEnum):
     SLEEP = "sleep"
     PREFETCH = "prefetch"
     PAGES = "pages"
+    ENGINE = "engine"
 
 
 OF_POOLS: Final = frozenset({Capability.POOL, Capability.LINEAR_STATE, Capability.STATES})

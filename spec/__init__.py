@@ -41,6 +41,7 @@ CHAPTERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "xtensor": ("kvspec.spec.xtensor", "XTensor"),
         "prefetch": ("kvspec.spec.prefetch", "Prefetch"),
         "hierarchy": ("kvspec.spec.hierarchy", "Hierarchy"),
+        "engine": ("kvspec.spec.engine", "Engine"),
     }
 )
 """Module and class of each chapter; a chapter stands behind those that it uses."""
