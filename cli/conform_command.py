@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +12,7 @@ import typer
 
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
-from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress, save_text
+from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress
 from kvspec.cli.targets import TARGET_HELP, drivable, load_target
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
@@ -28,37 +26,19 @@ from kvspec.model.conform import (
 from kvspec.model.conformance import Form, ManagerType
 from kvspec.model.forms import FORMS
 from kvspec.model.generator import Kind
-from kvspec.model.operations import Operation
-from kvspec.model.promises import PROMISES, Family
-from kvspec.model.scenario import (
-    Check,
-    Error,
-    LineResult,
-    ScenarioError,
-    ScenarioResult,
-    format_scenario,
-    read_scenario,
-    run_scenario,
+from kvspec.model.reporting.saving import save_text
+from kvspec.model.reporting.text import (
+    REPLAYED,
+    report_lines,
+    scenario_lines,
+    scenario_text,
+    verdict_line,
+    violation_lines,
 )
+from kvspec.model.scenario import ScenarioError, read_scenario, run_scenario
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-_COUNTS: Final = (
-    "taken", "hits", "published", "evictions", "copies", "forks", "truncations", "preemptions", "refusals", "errors",
-    "reads",
-)  # fmt: skip
-_COUNTS_OF: Final = {
-    Family.RANK: ("ranks", "trims", "saves", "restores", "states"),
-    Family.WINDOW: ("slides",),
-    Family.TIERS: ("offloads", "loads", "fetched", "copied", "copies failed", "tokens loaded", "host evictions"),
-}
-"""What else is counted where something can break a family."""
-_WORDS: Final = {
-    "taken": "blocks handed out", "published": "keys published", "ranks": "ranks chosen", "trims": "hits trimmed",
-    "fetched": "blocks from a store", "copied": "copies done", "states": "states read",
-    "slides": "blocks behind a window given back",
-}  # fmt: skip
 
 
 class Trim(StrEnum):
@@ -76,7 +56,6 @@ _OPTION_OF: Final = {
     "num_threads": "--threads", "manager_types": "--group", "prefix_cache": "--no-cache", "sanitizer": "--sanitizer",
 }  # fmt: skip
 FAILURES: Final = Path("conform-failures")
-_REPLAYED: Final = {"passed": "holds", "failed": "violated", "violated": "violated", "not observed": "not observed"}
 
 
 def conform(
@@ -244,15 +223,23 @@ def conform_cases(name: str, report: ConformReport) -> Iterator[Case]:
         yield Case(f"kvspec conform {name}", family.family, share, family.verdict, message)
 
 
+def print_conform(out: Console, name: str, report: ConformReport, saved: Path | None = None) -> None:
+    """Print a report; with the place where the failing run was saved, how to run it again."""
+    for line in report_lines(name, report):
+        out.print(line)
+    if report.violation is not None:
+        out.print()
+        for line in violation_lines(report.violation):
+            out.print(line)
+        if saved is not None:
+            out.print()
+            out.print(f"  saved as {saved}")
+            out.print(f"  run it again: kvspec conform {name} --replay {saved}")
+    out.print()
+    out.print(verdict_line(report))
+
+
 # -- a violation as a file --------------------------------------------------------------------------------------------
-
-
-def scenario_text(violation: FoundViolation, comment: str = "") -> str:
-    """The run as a scenario; calls that must be answered with an error say so."""
-    lines: list[Operation | Check] = []
-    for operation, error in zip(violation.operations, violation.errors, strict=True):
-        lines += [operation, Error()] if error else [operation]
-    return format_scenario(lines, violation.config, comment=comment)
 
 
 def command_line(name: str, options: ConformOptions) -> str:
@@ -302,108 +289,11 @@ def _replay(name: str, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
         fail_input("this scenario runs on the spec, not on a target", where=str(path), expected="kvspec run")
     with drivable(name):
         found = run_scenario(scenario, make_target)
-    verdict = _REPLAYED[found.verdict]
+    verdict = REPLAYED[found.verdict]
     code = exit_for([verdict])
-    _print_replayed(console(), name, path, found)
+    out = console()
+    for text in scenario_lines(name, path, found):
+        out.print(text)
     result.write("conform", {"target": name, "replay": str(path), "result": found}, exit=code)
     cases.write([Case(f"kvspec conform {name}", str(path), 0.0, verdict, found.last.outcome if found.lines else "")])
     return code
-
-
-def _print_replayed(out: Console, name: str, path: Path, found: ScenarioResult) -> None:
-    out.print(f"{path} on {name}: {_told(len(found.lines), 'lines')} run, {_REPLAYED[found.verdict]}")
-    if found.lines and found.verdict in ("failed", "violated"):
-        _print_line(out, found.last)
-
-
-def _print_line(out: Console, line: LineResult) -> None:
-    out.print(f"line {line.number}: {line.text}")
-    out.print(f"  {line.outcome}")
-    _print_state(out, "before", line.before)
-    _print_state(out, "after", line.after)
-
-
-# -- the terminal -----------------------------------------------------------------------------------------------------
-
-
-def print_conform(out: Console, name: str, report: ConformReport, saved: Path | None = None) -> None:
-    """Print a report; with the place where the failing run was saved, how to run it again."""
-    end = " (interrupted)" if report.interrupted else ""
-    options = report.options
-    out.print(
-        f"{name}: {_told(report.operations, 'operations')} in {_told(report.episodes, 'pools')}{end}, "
-        f"seed {options.seed}, {options.kind}, {report.seconds:.1f} s, {report.rate:,.0f} operations/s"
-    )
-    judged = {f.family for f in report.families}
-    more = [counts for family, counts in _COUNTS_OF.items() if family in judged]
-    for counted_in in (_COUNTS, *more):
-        happened = [_told(report.counts.get(c, 0), _WORDS.get(c, c)) for c in counted_in]
-        out.print(f"  {', '.join(happened)}")
-    out.print(
-        f"  pools of up to {report.most_blocks} blocks, blocks of up to {_told(report.longest_block, 'tokens')}, "
-        f"up to {_told(report.longest_episode, 'operations')} in one pool"
-    )
-    out.print()
-    for family in report.families:
-        seen = f"sampled, {_told(family.count, family.unit)}" if family.verdict == "holds" else family.reason
-        out.print(f"  {family.family:<22}{family.verdict:<14}{seen}")
-    if report.violation is not None:
-        _print_violation(out, name, report.violation, saved)
-    out.print()
-    out.print(_verdict_line(report))
-
-
-def _verdict_line(report: ConformReport) -> str:
-    """All families in one line."""
-    counts = Counter(f.verdict for f in report.families)
-    held = _told(counts["holds"], "families")
-    told = [f"{held} {'holds' if counts['holds'] == 1 else 'hold'}"] if counts["violated"] else []
-    if counts["not observed"]:
-        told.append(f"{counts['not observed']} not observed")
-    if report.violation is not None:
-        broken = f"{report.violation.family}/{report.violation.rule}"
-        return f"violated: {broken}; {', '.join(told)}"
-    if not counts["holds"]:
-        return f"nothing was observed ({_told(len(report.families), 'families')})"
-    return f"holds: {', '.join([held, *told])} (sampled)"
-
-
-def _told(number: int, what: str) -> str:
-    """``1 copy between tiers``, ``2 copies between tiers``; `what` is in the plural, with all its alternatives."""
-    if number == 1:
-        alternatives = re.split("(, | or )", what)
-        what = "".join(re.sub(r"(ie)?s\b", lambda end: "y" if end[1] else "", one, count=1) for one in alternatives)
-    return f"{number:,} {what}"
-
-
-def _print_violation(out: Console, name: str, violation: FoundViolation, saved: Path | None) -> None:
-    out.print()
-    out.print(f"VIOLATED {violation.family}/{violation.rule} by operation {violation.number}: {violation.operation}")
-    out.print(f"  {violation.what}")
-    out.print(f"  hint: {PROMISES[Family(violation.family)]}")
-    out.print(f"        (kvspec explain {violation.family}/{violation.rule})")
-    out.print(f"  found at operation {violation.found_at} of pool {violation.episode}")
-    _print_state(out, "before", violation.before)
-    _print_state(out, "after", violation.after)
-    out.print()
-    out.print(_how_small(violation))
-    for line in scenario_text(violation).splitlines():
-        out.print(f"    {line}")
-    if saved is not None:
-        out.print()
-        out.print(f"  saved as {saved}")
-        out.print(f"  run it again: kvspec conform {name} --replay {saved}")
-
-
-def _how_small(violation: FoundViolation) -> str:
-    count = _told(len(violation.operations), "operations")
-    if not violation.reproduced:
-        return f"  the run of {count}, as it was; it was not seen to fail a second time:"
-    if not violation.shrunk:
-        return f"  the shortest run found in the time ({count}):"
-    return f"  a run that shows it ({count}; none can be taken out):"
-
-
-def _print_state(out: Console, title: str, state: list[str]) -> None:
-    for number, fact in enumerate(state):
-        out.print(f"    {title if not number else '':<8}{fact}")

@@ -12,7 +12,7 @@ import typer
 from kvspec.cli.errors import InputError, fail_input, one_line, place
 from kvspec.cli.interleaving import Job, Orders, Random, Schedule, Soak
 from kvspec.cli.options import ForceOption, JsonOption
-from kvspec.cli.output import Exit, JsonFile, console, exit_for, on_interrupt, save_text
+from kvspec.cli.output import Exit, JsonFile, console, exit_for, on_interrupt
 from kvspec.cli.targets import load_attribute
 from kvspec.impl.block_manager_impl import BlockManagerImpl
 from kvspec.impl.concurrent_block_manager_impl import ConcurrentBlockManagerImpl
@@ -21,6 +21,7 @@ from kvspec.impl.interleaving.explore import MOST_RUNS, Failure, read_script
 from kvspec.impl.interleaving.programs import MOST_NUMBER, MOST_THREADS, ProgramError, parse
 from kvspec.impl.interleaving.scheduler import UndecidedError
 from kvspec.impl.interleaving.steps import Factory, Stepper, concurrent, watched
+from kvspec.model.reporting.saving import save_text
 
 BUILT_IN: Final = "builtin"
 OWN: Final = "concurrent"

@@ -24,8 +24,8 @@ from kvspec.cli.output import (
     exit_for,
     on_interrupt,
     progress,
-    save_text,
 )
+from kvspec.model.reporting.saving import save_text
 
 if TYPE_CHECKING:
     from rich.console import Console

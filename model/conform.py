@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-import kvspec.model.operations as ops
 from kvspec.model.acceptor import PATIENCE, AnyAcceptor, judge_of
 from kvspec.model.conformance import (
     Capability,
@@ -31,6 +30,7 @@ from kvspec.model.generator import Generator, Kind, RandomSource
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
+from kvspec.model.reporting.evidence import DONE, EVIDENCE
 from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.scenario.write import format_item
@@ -282,50 +282,6 @@ def _same(one: Violation, other: Violation) -> bool:
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-class _Evidence(NamedTuple):
-    """When a family counts as judged: how often what happened, and one of the capabilities that it takes."""
-
-    counters: tuple[str, ...]
-    unit: str
-    needs: tuple[Capability, ...] = ()
-
-
-_FREE: Final = (Capability.FREE_IDS, Capability.FREE_COUNT)
-_KEYS: Final = (Capability.EVENTS, Capability.CACHED_KEYS)
-
-EVIDENCE: Final[Mapping[Family, _Evidence]] = {
-    Family.PARTITION: _Evidence(("operations",), "operations", _FREE),
-    Family.HOLDERS: _Evidence(("operations",), "operations", (Capability.REF_COUNTS,)),
-    Family.RESERVED: _Evidence(("taken",), "blocks handed out"),
-    Family.MAP_TRUTH: _Evidence(("hits",), "hits"),
-    Family.PUBLISH_AFTER_WRITE: _Evidence(("published",), "keys published", _KEYS),
-    Family.NO_REUSE_WHILE_USED: _Evidence(("taken",), "blocks handed out"),
-    Family.EXCLUSIVE_WRITER: _Evidence(("copies",), "copies", (Capability.FORK, Capability.HOLD)),
-    Family.ATOMIC_FAILURE: _Evidence(("refusals", "errors"), "refusals or errors"),
-    Family.DRAIN: _Evidence(("drains",), "drained pools", _FREE),
-    Family.KEY: _Evidence(("published",), "keys published", _KEYS),
-    Family.USAGE: _Evidence(("operations",), "operations", (Capability.USED_COUNT,)),
-    Family.PROGRESS: _Evidence(("allocations",), "allocations"),
-    Family.CONTENT: _Evidence(("reads",), "reads", (Capability.CONTENTS,)),
-    Family.STATE_POSITION: _Evidence(("states",), "states", (Capability.STATES,)),
-    Family.RANK: _Evidence(("ranks",), "ranks chosen", (Capability.POOL,)),
-    Family.UNITS: _Evidence(("units",), "single blocks, slots or growths", (Capability.POOL, Capability.GROUPS)),
-    Family.WINDOW: _Evidence(("slides",), "blocks behind a window given back", (Capability.GROUPS,)),
-    Family.TIERS: _Evidence(("copied",), "copies between tiers", (Capability.HOST,)),
-    Family.PAGES: _Evidence(("taken",), "blocks handed out", (Capability.PAGES,)),
-    Family.MISUSE: _Evidence(("operations",), "operations"),
-    Family.INVARIANT: _Evidence(("operations",), "operations"),
-}
-
-
-_DONE: Final[Mapping[type, str]] = {
-    ops.Allocate: "allocations",
-    ops.Fork: "forks",
-    ops.Truncate: "truncations",
-    ops.Preempt: "preemptions",
-}
-
-
 def conform(
     make_target: MakeTarget,
     options: ConformOptions | None = None,
@@ -504,7 +460,7 @@ class Conformance:
                 except MisuseError:
                     done[-1] = operation, True
                 else:
-                    counts[_DONE.get(type(operation), "others")] += 1
+                    counts[DONE.get(type(operation), "others")] += 1
                 generator.saw(result)
 
         do(_generated(generator, length))

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from kvspec.cli import conform_command
-from kvspec.cli.conform_command import scenario_text
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
-from kvspec.model.conform import EVIDENCE, ConformOptions, ConformReport, conform
+from kvspec.model.conform import ConformOptions, ConformReport, conform
 from kvspec.model.conformance import Form, PoolConfig, Target
 from kvspec.model.generator import Kind
 from kvspec.model.reference import ModelTarget, model_target
+from kvspec.model.reporting.evidence import EVIDENCE
+from kvspec.model.reporting.text import WORDS, scenario_text, told
 from kvspec.model.scenario import parse_scenario
 
 FAULTY = """
@@ -152,12 +153,12 @@ def test_the_command_that_is_saved_finds_the_same_again() -> None:
     assert (Path("again") / saved.name).read_text() == saved.read_text()
 
 
-@pytest.mark.parametrize("what", [*(e.unit for e in EVIDENCE.values()), *conform_command._WORDS.values(), "families"])
+@pytest.mark.parametrize("what", [*(e.unit for e in EVIDENCE.values()), *WORDS.values(), "families"])
 def test_one_is_told_in_the_singular(what: str) -> None:
     nouns = [part.split()[: 1 + part.startswith(("drained", "single"))][-1] for part in re.split(", | or ", what)]
-    one = conform_command._told(1, what)
+    one = told(1, what)
     assert not [noun for noun in nouns if re.search(rf"\b{noun}\b", one)]
-    assert conform_command._told(0, what) == f"0 {what}" and conform_command._told(2, what) == f"2 {what}"
+    assert told(0, what) == f"0 {what}" and told(2, what) == f"2 {what}"
     assert len(one.split()) == 1 + len(what.split())
 
 

@@ -11,12 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kvspec.model.conform import (
-    EVIDENCE,
-    ConformOptions,
-    ConformReport,
-    conform,
-)
+from kvspec.model.conform import ConformOptions, ConformReport, conform
 from kvspec.model.conformance import (
     METHODS_OF,
     Capability,
@@ -34,6 +29,7 @@ from kvspec.model.generator import Kind
 from kvspec.model.promises import Family
 from kvspec.model.reference import ModelPoolTarget, ModelTarget, ModelTieredTarget, model_target
 from kvspec.model.reference.manager import OF_MANAGERS
+from kvspec.model.reporting.evidence import EVIDENCE
 from kvspec.model.scenario import ScenarioResult, format_scenario, parse_scenario, run_scenario
 
 SMALL = PoolConfig(num_blocks=4, block_size=2)

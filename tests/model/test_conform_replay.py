@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kvspec.cli.conform_command import scenario_text
 from kvspec.model.conform import ConformOptions, FoundViolation, conform
 from kvspec.model.conformance import Form, PoolConfig
 from kvspec.model.generator import Kind
 from kvspec.model.pools import Pools
 from kvspec.model.reference import ModelPoolTarget, ModelTarget, model_target
+from kvspec.model.reporting.text import scenario_text
 from kvspec.model.scenario import parse_scenario, run_scenario
 
 POOLS = Pools()
