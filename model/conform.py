@@ -16,6 +16,7 @@ import msgspec
 
 from kvspec.model.acceptor import PATIENCE, AnyAcceptor, judge_of
 from kvspec.model.conformance import (
+    Bounded,
     Capability,
     Form,
     MakeTarget,
@@ -23,6 +24,7 @@ from kvspec.model.conformance import (
     MisuseError,
     PoolConfig,
     TargetError,
+    UnusableError,
     checked_target,
 )
 from kvspec.model.forms import FORMS, OF_FORMS, with_fixed
@@ -66,7 +68,7 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         sanitizer: have the target poison freed blocks.
         every: compare all observations after every so many operations.
         shrink_seconds: how long to look for a smaller run after a violation.
-        patience: seconds within which a call has to return, where there are several threads.
+        patience: seconds within which a call has to return, where there are several threads, or another process.
 
     Raises:
         ValueError: a number is out of range, or there is no end.
@@ -228,11 +230,15 @@ class Replayer:
     def __init__(self, make_target: MakeTarget, pools: Pools | None = None) -> None:
         self.make_target = make_target
         self.pools = pools or Pools()
+        self._bounded = False
 
-    def run(self, case: Case, describe: bool = False, sweep: bool = True, patience: float = PATIENCE) -> Replayed:
+    def run(
+        self, case: Case, describe: bool = False, sweep: bool = True, patience: float | None = None
+    ) -> Replayed:
         """Run the case; with `describe` a violation of its last operation gets the states before and after, with
         `sweep` everything is looked at behind it. A call has `patience` seconds to return (see `judge_of`)."""
         target = checked_target(self.make_target, case.config)
+        self._bounded = isinstance(target, Bounded)
         judge = judge_of(target, case.config, pool=self.pools.take(case.config), patience=patience)
         try:
             return self._judged(judge, case, describe, sweep)
@@ -259,7 +265,7 @@ class Replayer:
         """Whether a case breaks the same rule with its last operation."""
 
         def fails(case: Case) -> bool:
-            if violation.rule == "no_return" and case.config.num_threads == 1:
+            if violation.rule == "no_return" and case.config.num_threads == 1 and not self._bounded:
                 return False  # nobody looks whether a call returns that is made from here
             found = self.run(case, sweep=violation.swept, patience=_SHORT_PATIENCE).violation
             return found is not None and _same(found, violation) and found.number == len(case.operations)
@@ -425,6 +431,8 @@ class Conformance:
         need = FORMS[form].need
         try:
             shown = checked_target(self._make_target, self._fixed(FORMS[form].smallest)).capabilities
+        except UnusableError:
+            raise
         except (TargetError, ValueError) as error:
             return str(error)
         if need is not None and need not in shown:

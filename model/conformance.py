@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from math import lcm
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -33,6 +33,24 @@ Tags = npt.NDArray[np.int64]
 
 class MisuseError(Exception):
     """A call that no correct caller makes; the target refused it and kept its state."""
+
+
+class NoReturnError(Exception):
+    """A call has not returned, or one before has not."""
+
+
+class RemoteError(Exception):
+    """The failure of a target in another process: what was raised there (type, text and place), or how it has ended."""
+
+
+_M = TypeVar("_M", bound=Callable[..., Any])
+
+
+def look(method: _M) -> _M:
+    """Mark a method that only looks: until the next operation it answers the same, however often it is called. Those
+    that drain answer everything once."""
+    method.__dict__["looks"] = True
+    return method
 
 
 class ManagerType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -327,6 +345,7 @@ class Target(Protocol):
         than known, if a sequence is named twice, or if a block would be written that others hold and no `allocate` was
         granted for since they came (a target may do such a write where it spoils nothing)."""
 
+    @look
     def read(self, seq: str, start: int, stop: int) -> Tags:
         """Contents of the computed tokens [start, stop), gathered through the block table; also of a range that
         begins or ends within a block."""
@@ -369,27 +388,35 @@ class Target(Protocol):
         """End of life; every later operation is an error."""
 
     # -- observations ---------------------------------------------------------------------------------------------
+    @look
     def block_table(self, seq: str) -> Sequence[int]:
         """Physical ids of the sequence's table, logical order."""
 
+    @look
     def num_computed(self, seq: str) -> int:
         """Computed tokens of the sequence."""
 
+    @look
     def free_ids(self) -> set[int]:
         """Ids in the free list (each once)."""
 
+    @look
     def free_count(self) -> int:
         """What the target's own counter says is free."""
 
+    @look
     def used_count(self) -> int:
         """Blocks held by at least one sequence, by the target's own counter (seed 4, num_used_blocks_)."""
 
+    @look
     def ref_count(self, block_id: int) -> int:
         """Holders of the block by the target's own counter; 0 if it is free."""
 
+    @look
     def cached(self) -> Mapping[bytes, int]:
         """Matchable keys and their blocks."""
 
+    @look
     def drain_events(self) -> Sequence[CacheEvent]:
         """Changes of the prefix cache since the last call, in order."""
 
@@ -420,6 +447,7 @@ class CompositeTarget(Target, Protocol):
         """The first num_tokens computed tokens are there to stay; `truncate` cannot take them back. Error if num_tokens
         is above the computed tokens, or below those that are accepted already."""
 
+    @look
     def released(self, seq: str, group: int = 0) -> int:
         """How many leading places of the table have been given back."""
 
@@ -449,6 +477,7 @@ class PagedTarget(Target, Protocol):
     failed need not be tried again in the same call; others are tried in its place.
     """
 
+    @look
     def mapped_pages(self) -> set[int]:
         """Pages that are mapped."""
 
@@ -516,24 +545,31 @@ class PoolTarget(Target, Protocol):
         as before, with nothing readable in its live slot. Error without a restore that has begun."""
 
     # -- observations ---------------------------------------------------------------------------------------------
+    @look
     def rank(self, seq: str) -> int | None:
         """The rank of the sequence; None before it has one."""
 
+    @look
     def single_block(self, seq: str) -> int | None:
         """Its single block; None while it has none."""
 
+    @look
     def state_slot(self, seq: str) -> int | None:
         """Its live slot; None while it has none, or without linear state."""
 
+    @look
     def state(self, seq: str) -> int:
         """The content of its live slot, read from the device. Error if it has none, or waits."""
 
+    @look
     def free_single_blocks(self, rank: int) -> set[int]:
         """Single ids of the rank that nobody has."""
 
+    @look
     def free_state_slots(self, rank: int) -> set[int]:
         """State slots of the rank that nobody has, live, pending or committed."""
 
+    @look
     def checkpoints(self, rank: int) -> Mapping[bytes, int]:
         """Matchable checkpoints of the rank: the key of their last block, as in `cached`, and their slot."""
 
@@ -599,6 +635,7 @@ class HostTarget(PoolTarget, Protocol):
     There are no outside holders: `hold` is always an error.
     """
 
+    @look
     def transfers(self, rank: int = 0) -> Sequence[Transfer]:
         """Transfers of the rank that are planned or have begun, in the order of their plans."""
 
@@ -627,12 +664,15 @@ class HostTarget(PoolTarget, Protocol):
         """The contents of the first of the planned blocks have come, and no more will; what has come can be found on
         the host, unless there was a `reset` meanwhile. Error before a plan, or for more than were planned."""
 
+    @look
     def host_free_ids(self, rank: int = 0) -> set[int]:
         """Host ids of the rank that nobody holds."""
 
+    @look
     def host_cached(self, rank: int = 0) -> Mapping[bytes, int]:
         """Keys that can be found on the host, and their blocks."""
 
+    @look
     def drain_host_events(self, rank: int = 0) -> Sequence[CacheEvent]:
         """Changes of these keys since the last call, in order; only with `Capability.EVENTS`."""
 
@@ -661,8 +701,20 @@ def advance(state: int, tags: Tags) -> int:
 MakeTarget = Callable[[PoolConfig], Target]
 
 
+class Bounded:
+    """A target that sees to it that its calls return: one that takes longer than so many seconds is ended, and raises
+    `NoReturnError`."""
+
+    patience: float | None = None
+    """Seconds; None: as long as the target itself allows."""
+
+
 class TargetError(Exception):
     """The target cannot be driven at all: it cannot be made, or lacks methods."""
+
+
+class UnusableError(TargetError):
+    """It cannot even be asked what it can be made as."""
 
 
 METHODS_OF: Final[Mapping[Capability, tuple[str, ...]]] = {
@@ -715,6 +767,8 @@ def checked_target(make_target: MakeTarget, config: PoolConfig) -> Target:
     """
     try:
         target = make_target(config)
+    except TargetError:
+        raise
     except Exception as error:
         raise TargetError(f"cannot be made with {_words(config)}: {type(error).__name__}: {error}") from error
     missing = missing_parts(target)

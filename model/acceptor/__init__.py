@@ -20,7 +20,7 @@ from kvspec.model.acceptor.paged import PagedAcceptor
 from kvspec.model.acceptor.ranked import PoolAcceptor
 from kvspec.model.acceptor.threads import PATIENCE, InThreads
 from kvspec.model.acceptor.tiered import TieredAcceptor
-from kvspec.model.conformance import Form, PoolConfig, Target
+from kvspec.model.conformance import Bounded, Form, PoolConfig, Target
 from kvspec.model.executable import AnyPool
 
 AnyAcceptor = Acceptor | PoolAcceptor | CompositeAcceptor
@@ -54,19 +54,21 @@ def judge_of(
     every: int = 1,
     watch: bool = True,
     pool: AnyPool | None = None,
-    patience: float = PATIENCE,
+    patience: float | None = None,
 ) -> AnyAcceptor:
     """The judge for a target, by the config that the target was made with. `Judging.leave` is to be called at its end.
 
     Args:
         target, config, every, watch: as for `Acceptor`.
         pool: a new model of the right form, where making one each time would take too long.
-        patience: seconds within which a call has to return, where several threads call.
+        patience: seconds within which a call has to return, where several threads call, or another process is called.
 
     Raises:
         TargetError: the target does not show enough to be judged.
     """
     judge: Any = JUDGES[config.form]
-    called: Any = target if config.num_threads == 1 else InThreads(target, config.num_threads, patience)
+    if isinstance(target, Bounded):
+        target.patience = patience
+    called: Any = target if config.num_threads == 1 else InThreads(target, config.num_threads, patience or PATIENCE)
     found: AnyAcceptor = judge(called, config, every=every, watch=watch, pool=pool)
     return found

@@ -10,9 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from kvspec.model.acceptor.threads import InThreads, NoReturnError
+from kvspec.model.acceptor.threads import InThreads
 from kvspec.model.compiled import InvariantError, StepError
-from kvspec.model.conformance import CacheEvent, Capability, MisuseError, PoolConfig, Target, TargetError
+from kvspec.model.conformance import (
+    CacheEvent,
+    Capability,
+    MisuseError,
+    NoReturnError,
+    PoolConfig,
+    RemoteError,
+    Target,
+    TargetError,
+)
 from kvspec.model.executable import Part, Tables
 from kvspec.model.promises import Family, Violation
 from kvspec.spec import CHAPTERS
@@ -149,8 +158,10 @@ class Judging(ABC, Generic[P]):
             return None, error
         except NoReturnError as error:
             raise Violation(Family.MISUSE, "no_return", str(error)) from error
+        except TargetError:
+            raise
         except Exception as error:
-            what = f"the target failed with {type(error).__name__}: {error}{_last_frame(error)}"
+            what = f"the target failed with {_failure(error)}"
             raise Violation(Family.MISUSE, "crash", f"{misuse}; {what}" if misuse else what) from error
 
     def _explained(self, explain: Callable[[Any], None], result: Any, error: MisuseError | None) -> None:
@@ -181,13 +192,12 @@ class Judging(ABC, Generic[P]):
             raise self._forbidden(step) from step
         except InvariantError as broken:
             raise Violation(Family.INVARIANT, broken.broken.statement.name, str(broken)) from broken
-        except Violation:
+        except (Violation, TargetError):
             raise
         except NoReturnError as stuck:
             raise Violation(Family.MISUSE, "no_return", str(stuck)) from stuck
         except Exception as failure:
-            found = f"{type(failure).__name__}: {failure}{_last_frame(failure)}"
-            what = f"what the target answers or shows is of no use: {found}"
+            what = f"what the target answers or shows is of no use: {_failure(failure)}"
             raise Violation(Family.MISUSE, "crash", what) from failure
 
     def _unchanged(self, rule: str) -> None:
@@ -237,6 +247,13 @@ class Judging(ABC, Generic[P]):
 
     def _unknown(self, seq: str) -> str | None:
         return None if seq in self.pool.requests else f"{seq} is unknown"
+
+
+def _failure(error: Exception) -> str:
+    """An exception in words: what, and where."""
+    if isinstance(error, RemoteError):
+        return str(error)
+    return f"{type(error).__name__}: {error}{_last_frame(error)}"
 
 
 def _last_frame(error: Exception) -> str:

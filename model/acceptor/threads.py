@@ -8,7 +8,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, get_args
 
-from kvspec.model.conformance import Target
+from kvspec.model.conformance import NoReturnError, Target
 from kvspec.model.operations import AnyOperation
 
 PATIENCE: Final = 5.0
@@ -16,10 +16,6 @@ PATIENCE: Final = 5.0
 
 _TURNS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(AnyOperation))
 """Methods that change something; all others only look."""
-
-
-class NoReturnError(Exception):
-    """A call has not returned, or one before has not."""
 
 
 class _Answer(NamedTuple):
