@@ -31,6 +31,7 @@ from kvspec.spec.language import (
     init,
     invariant,
     old,
+    possible,
     require,
     theorem,
     true,
@@ -70,6 +71,14 @@ class Engine(Machine):
     @axiom("every chain covers the empty one")
     def nothing_is_least(self) -> Bool:
         return forall(Chain, lambda c: self.covers(c, self.nothing))
+
+    @axiom("a state is covered by nothing but the same state")
+    def states_are_whole(self) -> Bool:
+        return forall(
+            Chain,
+            Chain,
+            lambda c, d: implies(self.covers(c, d) & ~self.layered(d) & (d != self.nothing), c == d),
+        )
 
     @init
     def start(self) -> None:
@@ -125,7 +134,7 @@ class Engine(Machine):
         """A holder writes a block up to some token, or a state into it.
 
         What is there already may be written again; what is there may be gone on with, as far as a key agrees; and
-        whoever is alone may write anything.
+        whoever is alone may write anything. Who writes a part of what it relies on goes on relying on all of it.
         """
         goes_on = self.covers(chain, self.content[block])
         agrees = implies(
@@ -137,7 +146,8 @@ class Engine(Machine):
             | (goes_on & agrees)
             | self.blocks.holders[block].is_only(Seat.seq_at(seq, index))
         )
-        self.relies[block, seq, index] = chain
+        with when(~self.covers(self.relies[block, seq, index], chain)):
+            self.relies[block, seq, index] = chain
         with when(~self.covers(self.content[block], chain)):
             with when(self.covers(chain, self.key[block])):
                 self.ahead.discard(block)
@@ -173,7 +183,7 @@ class Engine(Machine):
 
     @event
     def publish_ahead(self, block: Block, key: Chain) -> None:
-        """A block that this step will write can be matched already."""
+        """A block that this step will write can be matched already; it is ahead until what the key says is there."""
         require(self.in_step)
         require(~self.keyed.has(block))
         require(~self.blocks.holders[block].is_empty())
@@ -181,7 +191,8 @@ class Engine(Machine):
         self.blocks.share(block, Seat.cache_of(key))
         self.keyed.add(block)
         self.key[block] = key
-        self.ahead.add(block)
+        with when(~self.covers(self.content[block], key)):
+            self.ahead.add(block)
 
     @event
     def forget(self, block: Block) -> None:
@@ -211,6 +222,10 @@ class Engine(Machine):
     def holds(self, block: Block, seq: Seq, index: Index) -> Bool:
         """The block stands at this place of the table."""
         return self.blocks.holders[block].has(Seat.seq_at(seq, index))
+
+    def without_users(self, block: Block) -> Bool:
+        """No table holds the block, and nothing outside."""
+        return forall(Seat, lambda h: implies(self.blocks.holders[block].has(h), h.is_case(Seat.cache_of)))
 
     # -- invariants ----------------------------------------------------------------------------------------------
 
@@ -247,6 +262,10 @@ class Engine(Machine):
     @invariant("a block that is still to be written holds at most a part of what its key says")
     def ahead_fits(self) -> Bool:
         return forall(Block, lambda b: implies(self.ahead.has(b), self.covers(self.key[b], self.content[b])))
+
+    @invariant("a key is ahead only as long as what it says is not there")
+    def ahead_unwritten(self) -> Bool:
+        return forall(Block, lambda b: implies(self.ahead.has(b), ~self.covers(self.content[b], self.key[b])))
 
     @invariant("what a holder relies on is there, or is the key that this step is still to write")
     def relied_there(self) -> Bool:
@@ -290,9 +309,10 @@ class Engine(Machine):
             & (self.covers(self.content[block], self.key[block]) | self.in_step)
         )
 
-    @theorem("a state that is not there yet is not matched", after=match)
+    @theorem("a hit on a state finds exactly this state, not one that is still to come", after=match)
     def states_are_there(self, block: Block) -> Bool:
-        return implies(~self.layered(self.key[block]), self.covers(self.content[block], self.key[block]))
+        state = self.key[block]
+        return implies(~self.layered(state) & (state != self.nothing), self.content[block] == state)
 
     @theorem("a block that is handed out is held by who asked for it alone, and is empty", after=take)
     def handed_out_empty(self, block: Block, seq: Seq, index: Index) -> Bool:
@@ -318,9 +338,47 @@ class Engine(Machine):
     def unheld_outside(self, block: Block, pin: Pin) -> Bool:
         return ~self.blocks.holders[block].has(Seat.pin_of(pin))
 
-    @theorem("what is written can be read, and the writer relies on it", after=write)
+    @theorem("only a holder writes; what it writes can be read, and it relies on that", after=write)
     def written_is_there(self, block: Block, seq: Seq, index: Index, chain: Chain) -> Bool:
-        return self.covers(self.content[block], chain) & (self.relies[block, seq, index] == chain)
+        return (
+            self.holds(block, seq, index)
+            & self.covers(self.content[block], chain)
+            & self.covers(self.relies[block, seq, index], chain)
+        )
+
+    @theorem("who writes a part of what it relies on goes on relying on all of it", after=write)
+    def still_relied_on(self, block: Block, seq: Seq, index: Index, chain: Chain) -> Bool:
+        relied = old(self).relies[block, seq, index]
+        return implies(self.covers(relied, chain), self.relies[block, seq, index] == relied)
+
+    @theorem("whoever else holds a block that is written still finds in it all that was there", after=write)
+    def others_undisturbed(self, block: Block, seq: Seq, index: Index) -> Bool:
+        return forall(
+            Seat,
+            lambda h: implies(
+                self.blocks.holders[block].has(h) & (h != Seat.seq_at(seq, index)),
+                self.covers(self.content[block], old(self).content[block]),
+            ),
+        )
+
+    @theorem("a write changes one block, and what one holder relies on", after=write)
+    def write_is_local(self, block: Block, seq: Seq, index: Index) -> Bool:
+        return forall(Block, lambda b: implies(b != block, self.content[b] == old(self).content[b])) & forall(
+            Block,
+            Seq,
+            Index,
+            lambda b, s, i: implies(
+                (b != block) | (s != seq) | (i != index), self.relies[b, s, i] == old(self).relies[b, s, i]
+            ),
+        )
+
+    @theorem("a copy is from a block that is held to another one, of the taker alone", after=copy)
+    def copied_from_held(self, source: Block, target: Block, seq: Seq, index: Index) -> Bool:
+        return (
+            (source != target)
+            & ~self.blocks.holders[source].is_empty()
+            & self.blocks.holders[target].is_only(Seat.seq_at(seq, index))
+        )
 
     @theorem("a copy has what its source had, and its source is as it was", after=copy)
     def copied_is_there(self, source: Block, target: Block, seq: Seq, index: Index) -> Bool:
@@ -334,9 +392,13 @@ class Engine(Machine):
     def published_is_keyed(self, block: Block, key: Chain) -> Bool:
         return self.keyed.has(block) & (self.key[block] == key) & self.covers(self.content[block], key)
 
-    @theorem("a block that is published ahead can be matched under its key", after=publish_ahead)
+    @theorem("what is published ahead can be matched; it is ahead unless its key is there", after=publish_ahead)
     def ahead_is_keyed(self, block: Block, key: Chain) -> Bool:
-        return self.keyed.has(block) & (self.key[block] == key) & self.ahead.has(block)
+        return (
+            self.keyed.has(block)
+            & (self.key[block] == key)
+            & (self.ahead.has(block) == ~self.covers(self.content[block], key))
+        )
 
     @theorem("a key that is forgotten takes its block from nobody, and no other key with it", after=forget)
     def forget_is_local(self, block: Block) -> Bool:
@@ -356,6 +418,99 @@ class Engine(Machine):
     @theorem("a step ends", after=end_step)
     def ended(self) -> Bool:
         return ~self.in_step
+
+    # -- what a manager may do ------------------------------------------------------------------------------------
+
+    @theorem("a block that no table needs, nothing outside and no key can be handed out, for any place")
+    def can_take(self) -> Bool:
+        return forall(
+            Block,
+            Seq,
+            Index,
+            lambda b, s, i: implies(
+                self.blocks.usable.has(b) & ~self.keyed.has(b) & self.without_users(b), possible(self.take)(b, s, i)
+            ),
+        )
+
+    @theorem("between steps whatever has a key can be matched, for any place that does not hold it already")
+    def can_match(self) -> Bool:
+        return forall(
+            Block,
+            Seq,
+            Index,
+            lambda b, s, i: implies(
+                ~self.in_step & self.keyed.has(b) & ~self.holds(b, s, i), possible(self.match)(b, s, i)
+            ),
+        )
+
+    @theorem("a table can give back whatever it holds")
+    def can_release(self) -> Bool:
+        return forall(
+            Block, Seq, Index, lambda b, s, i: implies(self.holds(b, s, i), possible(self.release)(b, s, i))
+        )
+
+    @theorem("a holder can write again what it relies on: it is there, or this step is still to write it")
+    def can_rewrite(self) -> Bool:
+        return forall(
+            Block,
+            Seq,
+            Index,
+            lambda b, s, i: implies(self.holds(b, s, i), possible(self.write)(b, s, i, self.relies[b, s, i])),
+        )
+
+    @theorem("whoever is alone can write anything: a state is replaced in its place")
+    def can_replace(self) -> Bool:
+        return forall(
+            Block,
+            Seq,
+            Index,
+            Chain,
+            lambda b, s, i, c: implies(
+                self.blocks.holders[b].is_only(Seat.seq_at(s, i)), possible(self.write)(b, s, i, c)
+            ),
+        )
+
+    @theorem("without a key a holder can go on, whoever else holds the block")
+    def can_go_on(self) -> Bool:
+        return forall(
+            Block,
+            Seq,
+            Index,
+            Chain,
+            lambda b, s, i, c: implies(
+                self.holds(b, s, i) & ~self.keyed.has(b) & self.covers(c, self.content[b]),
+                possible(self.write)(b, s, i, c),
+            ),
+        )
+
+    @theorem("a step can publish ahead what is still empty, under any key")
+    def can_publish_ahead(self) -> Bool:
+        return forall(
+            Block,
+            Seq,
+            Index,
+            Chain,
+            lambda b, s, i, k: implies(
+                self.in_step & self.holds(b, s, i) & ~self.keyed.has(b) & (self.content[b] == self.nothing),
+                possible(self.publish_ahead)(b, k),
+            ),
+        )
+
+    @theorem("between steps any key can be forgotten, whoever holds its block")
+    def can_forget(self) -> Bool:
+        return forall(Block, lambda b: implies(~self.in_step & self.keyed.has(b), possible(self.forget)(b)))
+
+    @theorem("a key that was published ahead can be taken back when no table holds its block")
+    def can_take_back(self) -> Bool:
+        return forall(Block, lambda b: implies(self.keyed.has(b) & self.without_users(b), possible(self.forget)(b)))
+
+    @theorem("a step can end when what each key says is there")
+    def can_end(self) -> Bool:
+        return implies(
+            self.in_step
+            & forall(Block, lambda b: implies(self.keyed.has(b), self.covers(self.content[b], self.key[b]))),
+            possible(self.end_step)(),
+        )
 
     @theorem("at the start nothing can be matched, and no step is planned", after=start)
     def starts_empty(self) -> Bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kvspec.model.concrete import ABSENT, Structure, Variant, evaluate
 from kvspec.model.conformance import Context
 from kvspec.model.exploring.size import TooLarge, check_statements
-from kvspec.model.world import NOTHING, Chain, covers, longer
+from kvspec.model.world import NOTHING, Chain, chain_tokens, covers, longer
 from kvspec.spec import load, slots, window
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import MapSort, Path, SetSort
@@ -78,6 +78,7 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "xtensor": "managers=1,blocks=2,holders=1,regions=2,physical=5,block_bytes=3,page_bytes=4",
         "prefetch": "blocks=3,seqs=1,len=2,tokens=1.2,block_size=1,pins=1",
         "hierarchy": "blocks=3,seqs=1,len=1,tokens=1,block_size=1,pins=2",
+        "engine": "blocks=3,seqs=2,len=1,tokens=1,block_size=1,pins=1",
     }
 )
 """The words of each chapter, with their defaults. Where nothing is said of tokens there are two sequences of them, as
@@ -352,6 +353,11 @@ class _World:
         missing = frozenset[Any]() if isinstance(symbol.result, SetSort) else unknown
         return lambda *args: table.get(args, missing)
 
+    def is_layered(self, chain: Chain) -> bool:
+        """In chapter `engine` the first token sequence is for layers of attention; the others lead to states."""
+        tokens = chain_tokens(chain)
+        return tokens == list(self.tokens[0][: len(tokens)])
+
     # -- words of chapter `keys` ---------------------------------------------------------------------------------
 
     def upto(self, chain: Chain, index: int) -> Chain:
@@ -400,6 +406,7 @@ _MEANINGS: Mapping[str, Callable[..., Any]] = {
     "place_in": lambda w, kind, token: slots.block_index(token, w.block_size),
     "first_seen": lambda w, kind, query: 0 if kind == _FULL else window.first_visible(query, w.sizes["window"]),
     "full": lambda w, chain: chain.full,
+    "layered": lambda w, chain: w.is_layered(chain),
     "parent": lambda w, chain: chain.parent or NOTHING,
     "depth": lambda w, chain: chain.depth,
     "tokens": lambda w, chain: chain.tokens,

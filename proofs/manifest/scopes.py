@@ -56,6 +56,12 @@ SCOPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "prefetch": ("blocks=2,len=1,tokens=1,pins=0", "blocks=3,len=1,tokens=1", ""),
         "concurrent": ("threads=1", "", "blocks=3"),
         "hierarchy": ("blocks=2,pins=1", "blocks=2,seqs=2,pins=1", "blocks=3,len=2,pins=0", ""),
+        "engine": (
+            "blocks=2,seqs=1",
+            "blocks=2,seqs=1,tokens=1/2",
+            "blocks=2,block_size=2,tokens=1.2/3",
+            "",
+        ),
     }
 )
 """What ``kvspec check`` explores."""
