@@ -174,7 +174,7 @@ class _Job:
         with progress(f"conform {target}", OPERATIONS) as bar:
             report = conform(load_target(target), ConformOptions(operations=OPERATIONS), on_progress=bar.advance)
         print_conform(self.out, target, report)
-        code = exit_for(f.verdict for f in report.families)
+        code = exit_for(report.verdicts)
         families = {f.family: f.verdict for f in report.families}
         self._add("conform", target, code, {"operations": report.operations, "families": families})
         self.cases += conform_cases(target, report)

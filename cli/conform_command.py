@@ -12,7 +12,17 @@ import typer
 
 from kvspec.cli.errors import fail_input, place
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
-from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, console, exit_for, on_interrupt, progress
+from kvspec.cli.output import (
+    Case,
+    Exit,
+    JsonFile,
+    JunitFile,
+    all_different,
+    console,
+    exit_for,
+    on_interrupt,
+    progress,
+)
 from kvspec.cli.targets import TARGET_HELP, drivable, load_target
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
@@ -26,15 +36,18 @@ from kvspec.model.conform import (
 from kvspec.model.conformance import Form, ManagerType
 from kvspec.model.forms import FORMS
 from kvspec.model.generator import Kind
+from kvspec.model.reporting.known import KnownError, KnownFindings, read_known
 from kvspec.model.reporting.saving import save_text
 from kvspec.model.reporting.text import (
     REPLAYED,
+    known_words,
     report_lines,
     scenario_lines,
     scenario_text,
     verdict_line,
     violation_lines,
 )
+from kvspec.model.reporting.versions import versions
 from kvspec.model.scenario import ScenarioError, read_scenario, run_scenario
 
 if TYPE_CHECKING:
@@ -54,11 +67,13 @@ _OPTION_OF: Final = {
     "num_state_slots": "--slots", "checkpoint_interval": "--interval", "trim": "--trim",
     "num_host_blocks": "--host-blocks", "num_pages": "--pages", "page_size": "--page-size",
     "num_threads": "--threads", "manager_types": "--group", "prefix_cache": "--no-cache", "sanitizer": "--sanitizer",
+    "minimum": "--minimum", "known": "--known",
 }  # fmt: skip
 FAILURES: Final = Path("conform-failures")
 
 
 def conform(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help=TARGET_HELP)],
     seed: Annotated[int, typer.Option(help="The same seed gives the same operations.")] = 0,
     operations: Annotated[
@@ -111,6 +126,18 @@ def conform(
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Pools without a prefix cache only.")] = False,
     sanitizer: Annotated[bool, typer.Option("--sanitizer", help="Have the target poison freed blocks.")] = False,
+    minimum: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COUNTER=N",
+            help="What must have been seen, and how often, such as hits=10; else exit code 3. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Findings that are known and do not end the run.", show_default=False),
+    ] = None,
     replay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Run this scenario instead.", show_default=False)
     ] = None,
@@ -121,7 +148,9 @@ def conform(
 ) -> Exit:
     """Drive a KV-cache manager and judge it by the spec."""
     result, cases = JsonFile(json, force=force), JunitFile(junit, force=force)
+    all_different(result, cases)
     if replay is not None:
+        _nothing_but_a_scenario(context)
         return _replay(target, replay, result, cases)
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
@@ -150,6 +179,8 @@ def conform(
             num_threads=threads,
             prefix_cache=not no_cache,
             sanitizer=sanitizer,
+            minimum=_minimum(minimum or []),
+            known=None if known is None else _known(known),
         )
     except ValueError as error:
         name, colon, rest = str(error).partition(": ")
@@ -158,8 +189,35 @@ def conform(
             where = ", ".join([*(_asked(sizes) or [f"--form {form}"]), where])
         fail_input(rest if colon else name, where=where if colon else None)
     with drivable(target), progress("operations", options.operations) as bar:
-        report = drive(load_target(target), options, on_progress=bar.advance)
+        report = drive(load_target(target), options, name=target, on_progress=bar.advance)
     return _finish(target, report, save, result, cases)
+
+
+def _nothing_but_a_scenario(context: typer.Context) -> None:
+    """Options that say how to drive mean nothing where a scenario is run."""
+    driving = {*_OPTION_OF.values(), "--save"}
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "")
+        if given is not None and given.name == "COMMANDLINE" and (names := driving & {*option.opts}):
+            fail_input(f"given with {min(names)}", where="--replay", expected="one of them")
+
+
+def _minimum(texts: list[str]) -> dict[str, int]:
+    """How often what must be seen, as it is asked for."""
+    found = {}
+    for text in texts:
+        counter, equals, number = text.rpartition("=")
+        if not equals or not (number.isascii() and number.isdecimal() and len(number) < 20):
+            fail_input(f"'{text}'", where="--minimum", expected="COUNTER=N, as in hits=10")
+        found[counter.strip()] = int(number)
+    return found
+
+
+def _known(path: Path) -> KnownFindings:
+    try:
+        return read_known(path)
+    except KnownError as error:
+        fail_input(error.what, where=error.where, expected=error.expected)
 
 
 def _groups(texts: list[str]) -> tuple[ManagerType, ...]:
@@ -194,7 +252,7 @@ def _asked(given: dict[str, object]) -> list[str]:
 
 def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:
     """Print, save and write everything; an interrupted run then ends as one."""
-    code = exit_for(f.verdict for f in report.families)
+    code = exit_for(report.verdicts)
     violation = report.violation
     saved = _save(save, name, violation, report.options) if violation is not None else None
     print_conform(console(), name, report, saved)
@@ -206,21 +264,34 @@ def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, case
         "saved": None if saved is None else str(saved),
     }
     result.write("conform", body, exit=code, complete=not report.interrupted)
-    cases.write(conform_cases(name, report))
+    cases.write(conform_cases(name, report), {"target": name, "seed": str(report.options.seed), **_properties(report)})
     if report.interrupted:
         with on_interrupt(lambda: None):
             raise KeyboardInterrupt
     return code
 
 
+def _properties(report: ConformReport) -> dict[str, str]:
+    """What a result was made with, by unambiguous names."""
+    return report.versions | {f"target {what}": text for what, text in report.about.items()}
+
+
 def conform_cases(name: str, report: ConformReport) -> Iterator[Case]:
-    """A case for each family."""
-    share = report.seconds / len(report.families)
+    """A case for each family, for what must have been seen, and for each known finding."""
+    suite, share = f"kvspec conform {name}", report.seconds / len(report.families)
+    says = {k.finding.id: k.finding.says for k in report.known}
     for family in report.families:
         message = family.reason
         if family.verdict == "violated" and report.violation is not None:
             message = "\n".join([family.reason, "", scenario_text(report.violation)])
-        yield Case(f"kvspec conform {name}", family.family, share, family.verdict, message)
+        elif family.verdict == "known":
+            message = "; ".join(f"{id}: {says[id]}" for id in family.reason.split(", "))
+        yield Case(suite, family.family, share, family.verdict, message)
+    if report.minimum:
+        verdict = "unknown" if report.unmet else "holds"
+        yield Case(suite, "minimum", 0.0, verdict, verdict_line(report) if report.unmet else "")
+    for known in report.known:
+        yield Case(f"{suite}: known findings", known.finding.id, 0.0, known.verdict, known_words(known))
 
 
 def print_conform(out: Console, name: str, report: ConformReport, saved: Path | None = None) -> None:
@@ -252,6 +323,10 @@ def command_line(name: str, options: ConformOptions) -> str:
             continue
         if field == "manager_types":
             words += [word for kind in value for word in (option, _group_text(kind))]
+        elif field == "minimum":
+            words += [word for counter, least in value.items() for word in (option, f"{counter}={least}")]
+        elif field == "known":
+            words += [option, value.file]
         else:
             words += [option] if isinstance(value, bool) else [option, str(value)]
     return shlex.join(words)
@@ -294,6 +369,8 @@ def _replay(name: str, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
     out = console()
     for text in scenario_lines(name, path, found):
         out.print(text)
-    result.write("conform", {"target": name, "replay": str(path), "result": found}, exit=code)
-    cases.write([Case(f"kvspec conform {name}", str(path), 0.0, verdict, found.last.outcome if found.lines else "")])
+    body = {"target": name, "replay": str(path), "versions": versions(), "result": found}
+    result.write("conform", body, exit=code)
+    outcome = found.last.outcome if found.lines else ""
+    cases.write([Case(f"kvspec conform {name}", str(path), 0.0, verdict, outcome)], {"target": name, **versions()})
     return code

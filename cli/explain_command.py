@@ -132,12 +132,11 @@ def _promised(name: str) -> list[Entry]:
 
 def _rules_of(family: Family) -> list[str]:
     """The rules of a family; those of `invariant` are all invariants."""
-    from kvspec.model.promises import RULES, STEPS_OF, Family
+    from kvspec.model.promises import Family, rules_of
 
     if family is Family.INVARIANT:
         return sorted({e.name for e in _entries() if e.kind == "invariant"})
-    steps = {event for events in STEPS_OF.values() for event, broken in events.items() if broken is family}
-    return sorted({*RULES.get(family, ()), *steps})
+    return sorted(rules_of(family))
 
 
 def _all_rules() -> list[str]:

@@ -59,7 +59,7 @@ class Exit(IntEnum):
 INTERRUPTED: Final = 130
 """What a process ends with after Ctrl-C, whatever was seen before."""
 
-Outcome = Literal["ok", "violated", "unknown", "not observed"]
+Outcome = Literal["ok", "violated", "unknown", "known", "not observed"]
 
 _OUTCOMES: Final[Mapping[str, Outcome]] = {
     "proved": "ok",
@@ -72,6 +72,7 @@ _OUTCOMES: Final[Mapping[str, Outcome]] = {
     "timeout": "unknown",
     "vacuous": "unknown",
     "interrupted": "unknown",
+    "known": "known",
     "not observed": "not observed",
 }
 
@@ -244,34 +245,39 @@ class Case(NamedTuple):
 
 
 class JunitFile(OutputFile):
-    """The file of ``--junit FILE``: violated is a failure, unknown an error, not observed is skipped."""
+    """The file of ``--junit FILE``: violated is a failure, unknown an error, known and not observed are skipped."""
 
     def __init__(self, path: Path | None, *, force: bool = False) -> None:
         super().__init__(path, option="--junit", force=force, ours=_is_junit)
 
-    def write(self, cases: Iterable[Case]) -> None:
-        """Write the report, one suite after the other in the order in which they first occur."""
+    def write(self, cases: Iterable[Case], properties: Mapping[str, str] | None = None) -> None:
+        """Write the report, one suite after the other in the order in which they first occur, each with the
+        properties."""
         if self.path is None:
             return
-        self.write_bytes(junit(cases))
+        self.write_bytes(junit(cases, properties))
 
 
 def _is_junit(head: bytes) -> bool:
     return re.match(rb'<\?xml[^>]*\?>\s*<testsuites name="kvspec"', head) is not None
 
 
-def junit(cases: Iterable[Case]) -> bytes:
+def junit(cases: Iterable[Case], properties: Mapping[str, str] | None = None) -> bytes:
     """The JUnit XML of these cases."""
     from xml.etree import ElementTree as Xml
 
-    tags = {"violated": "failure", "unknown": "error", "not observed": "skipped"}
+    tags = {"violated": "failure", "unknown": "error", "known": "skipped", "not observed": "skipped"}
     suites: dict[str, list[Case]] = {}
     for case in cases:
         suites.setdefault(case.suite, []).append(case)
     root = Xml.Element("testsuites", name="kvspec")
     for name, members in suites.items():
-        counts = dict.fromkeys(tags, 0)
+        counts = dict.fromkeys(tags.values(), 0)
         suite = Xml.SubElement(root, "testsuite", name=_xml_text(name), tests=str(len(members)))
+        if properties:
+            listed = Xml.SubElement(suite, "properties")
+            for what, value in properties.items():
+                Xml.SubElement(listed, "property", name=_xml_text(what), value=_xml_text(value))
         for case in members:
             element = Xml.SubElement(
                 suite,
@@ -283,15 +289,15 @@ def junit(cases: Iterable[Case]) -> bytes:
             kind = outcome(case.verdict)
             if kind == "ok":
                 continue
-            counts[kind] += 1
+            counts[tags[kind]] += 1
             headline = case.message.partition("\n")[0]
             detail = Xml.SubElement(element, tags[kind], message=_xml_text(headline or case.verdict))
-            if kind != "not observed":
+            if tags[kind] != "skipped":
                 detail.set("type", case.verdict)
             detail.text = _xml_text(case.message)
-        suite.set("failures", str(counts["violated"]))
-        suite.set("errors", str(counts["unknown"]))
-        suite.set("skipped", str(counts["not observed"]))
+        suite.set("failures", str(counts["failure"]))
+        suite.set("errors", str(counts["error"]))
+        suite.set("skipped", str(counts["skipped"]))
         suite.set("time", f"{sum(case.seconds for case in members):.3f}")
     Xml.indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'.encode()

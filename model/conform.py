@@ -2,11 +2,12 @@
 
 A run consists of episodes, each with a pool of its own, small enough to be always full. An episode ends with everything
 given back (nothing may be missing then), and with calls after `close`. The first violation ends the run; its operations
-are run again and shrunk.
+are run again and shrunk. One that is known already ends its episode only.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -23,16 +24,19 @@ from kvspec.model.conformance import (
     ManagerType,
     MisuseError,
     PoolConfig,
+    Target,
     TargetError,
     UnusableError,
     checked_target,
 )
-from kvspec.model.forms import FORMS, OF_FORMS, with_fixed
-from kvspec.model.generator import Generator, Kind, RandomSource
+from kvspec.model.forms import FORMS, OF_FORMS, AnyGenerator, with_fixed
+from kvspec.model.generator import Kind, RandomSource
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
-from kvspec.model.reporting.evidence import DONE, EVIDENCE
+from kvspec.model.reporting.evidence import COUNTERS, DONE, EVIDENCE, Wanted, about_of, check_minimum, minimum_of
+from kvspec.model.reporting.known import KnownFindings, KnownVerdict, run_known
+from kvspec.model.reporting.versions import versions
 from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.scenario.write import format_item
@@ -66,6 +70,8 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         manager_types: the groups of every composite.
         prefix_cache: whether pools may have a prefix cache; otherwise none has one.
         sanitizer: have the target poison freed blocks.
+        minimum: how often what must have happened, by the names of `COUNTERS`; before what the target asks for.
+        known: findings that do not end the run.
         every: compare all observations after every so many operations.
         shrink_seconds: how long to look for a smaller run after a violation.
         patience: seconds within which a call has to return, where there are several threads, or another process.
@@ -93,6 +99,8 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     manager_types: tuple[ManagerType, ...] | None = None
     prefix_cache: bool = True
     sanitizer: bool = False
+    minimum: dict[str, int] = msgspec.field(default_factory=dict)
+    known: KnownFindings | None = None
     every: int = 1
     shrink_seconds: float = 30.0
     patience: float = PATIENCE
@@ -102,8 +110,9 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("operations and seconds are both open, expected an end")
         if self.operations is not None and self.operations < 1:
             raise ValueError(f"operations: {self.operations}, expected at least 1")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ValueError(f"seconds: {self.seconds}, expected more than 0")
+        if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise ValueError(f"seconds: {self.seconds}, expected more than 0, and an end")
+        check_minimum(self.minimum)
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -138,10 +147,11 @@ class FamilyVerdict(msgspec.Struct, frozen=True):
 
     Attributes:
         family: its name.
-        verdict: ``holds``, ``violated`` or ``not observed``.
+        verdict: ``holds``, ``violated``, ``known`` (something known violates it) or ``not observed``.
         count: on how many occasions it was judged.
         unit: what an occasion is.
-        reason: why it was not observed, or what was violated.
+        reason: why it was not observed, what was violated, or the known findings.
+        evidence: how often what happened that it depends on.
     """
 
     family: str
@@ -149,6 +159,7 @@ class FamilyVerdict(msgspec.Struct, frozen=True):
     count: int
     unit: str
     reason: str = ""
+    evidence: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class FoundViolation(msgspec.Struct):
@@ -185,16 +196,22 @@ class ConformReport(msgspec.Struct):
     """All that a run leaves.
 
     Attributes:
+        versions: of kvspec and Python.
+        about: what the target says of itself.
         options: what was asked.
         operations, episodes, seconds: what was done; the time is without shrinking.
         most_blocks, longest_block, longest_episode: the largest pool, block and number of operations in one pool.
         capabilities: what the target shows.
         counts: how often what happened.
         families: verdict by verdict.
-        violation: the first one.
+        minimum: what had to be seen.
+        known: what became of the findings that are known of this target.
+        violation: the first one that is not known.
         interrupted: the run was ended by Ctrl-C.
     """
 
+    versions: dict[str, str]
+    about: dict[str, str]
     options: ConformOptions
     operations: int
     episodes: int
@@ -205,8 +222,21 @@ class ConformReport(msgspec.Struct):
     capabilities: list[str]
     counts: dict[str, int]
     families: list[FamilyVerdict]
+    minimum: list[Wanted]
+    known: list[KnownVerdict]
     violation: FoundViolation | None = None
     interrupted: bool = False
+
+    @property
+    def unmet(self) -> list[Wanted]:
+        """What was seen too rarely."""
+        return [wanted for wanted in self.minimum if not wanted.met]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Of all families, of what was seen too rarely, and of the known findings."""
+        unmet = ["unknown"] * bool(self.unmet)
+        return [f.verdict for f in self.families] + unmet + [k.verdict for k in self.known]
 
     @property
     def rate(self) -> float:
@@ -261,14 +291,16 @@ class Replayer:
                 return Replayed(violation, (*errors, False)[:number])
         return Replayed(None, tuple(errors))
 
-    def fails_like(self, violation: Violation) -> Callable[[Case], bool]:
-        """Whether a case breaks the same rule with its last operation."""
+    def fails_like(self, violation: Violation, known: KnownFindings | None = None) -> Callable[[Case], bool]:
+        """Whether a case breaks the same rule with its last operation, and in no way that is known."""
 
         def fails(case: Case) -> bool:
             if violation.rule == "no_return" and case.config.num_threads == 1 and not self._bounded:
                 return False  # nobody looks whether a call returns that is made from here
             found = self.run(case, sweep=violation.swept, patience=_SHORT_PATIENCE).violation
-            return found is not None and _same(found, violation) and found.number == len(case.operations)
+            if found is None or (known is not None and known.fitting(found)):
+                return False
+            return _same(found, violation) and found.number == len(case.operations)
 
         return fails
 
@@ -292,6 +324,7 @@ def conform(
     make_target: MakeTarget,
     options: ConformOptions | None = None,
     *,
+    name: str | None = None,
     on_progress: Callable[[int, str], None] = lambda operations, note: None,
     pools: Pools | None = None,
 ) -> ConformReport:
@@ -300,13 +333,14 @@ def conform(
     Args:
         make_target: makes a target for a pool.
         options: what to do.
+        name: what the target is called, for findings that are known of it alone.
         on_progress: called after each episode with the operations done in it, and a note.
         pools: models that are used again, where there are many short runs.
 
     Raises:
         TargetError: the target cannot be driven.
     """
-    return Conformance(make_target, options or ConformOptions(), on_progress, pools).run()
+    return Conformance(make_target, options or ConformOptions(), on_progress, pools, name).run()
 
 
 class Conformance:
@@ -318,6 +352,7 @@ class Conformance:
         options: ConformOptions,
         on_progress: Callable[[int, str], None],
         pools: Pools | None = None,
+        name: str | None = None,
     ) -> None:
         self.options = options
         self.pools = pools or Pools()
@@ -325,6 +360,7 @@ class Conformance:
         self.episodes = 0
         self.capabilities: frozenset[Capability] = frozenset()
         self._shown: dict[Form, frozenset[Capability]] = {}
+        self._samples: dict[Form, Target] = {}
         self._counted: defaultdict[Form, Counter[str]] = defaultdict(Counter)
         self._make_target = make_target
         self._on_progress = on_progress
@@ -333,25 +369,37 @@ class Conformance:
         self._most_blocks = self._longest_block = self._longest_episode = 0
         self._found: tuple[Violation, Case, tuple[bool, ...]] | None = None
         self._forms: list[Form] = []
+        self._name = name
+        self._about: dict[str, str] = {}
+        self._minimum: dict[str, int] = {}
+        self._known = KnownFindings("", ())
+        self._ended: Counter[str] = Counter()
 
     def run(self) -> ConformReport:
         """Episode after episode, until the end or the first violation."""
         interrupted = False
         violation = None
+        known: list[KnownVerdict] = []
         self._forms = self._find_forms()
         self.capabilities = frozenset().union(*self._shown.values())
+        if self.options.known is not None:
+            self._known = self.options.known.of({self._name or "", self._about.get("name", "")})
         self._started = time.perf_counter()
         try:
             while self._found is None and not self._over():
                 self._episode()
             self._seconds = time.perf_counter() - self._started
             violation = self._explained()
+            known = run_known(self._known, self._make_target, self._ended, self.pools)
         except KeyboardInterrupt:
             interrupted = True
             self._seconds = self._seconds or time.perf_counter() - self._started
             violation = violation or self._as_found()
+            known = [KnownVerdict(f, "unknown", self._ended[f.id], "interrupted") for f in self._known.findings]
         forms = frozenset(self._forms)
         return ConformReport(
+            versions(),
+            self._about,
             self.options,
             self.counts["operations"],
             self.episodes,
@@ -361,7 +409,9 @@ class Conformance:
             self._longest_episode,
             sorted(c.value for c in self.capabilities),
             dict(sorted(self.counts.items())),
-            [self._verdict(f, violation) for f in Family if not OF_FORMS.get(f, forms).isdisjoint(forms)],
+            [self._verdict(f, violation, known) for f in Family if not OF_FORMS.get(f, forms).isdisjoint(forms)],
+            [Wanted(counter, least, self.counts[counter]) for counter, least in self._wanted()],
+            known,
             violation,
             interrupted,
         )
@@ -370,6 +420,11 @@ class Conformance:
     def counts(self) -> Counter[str]:
         """How often what happened, in all forms together."""
         return sum(self._counted.values(), Counter())
+
+    def _wanted(self) -> Iterable[tuple[str, int]]:
+        """What must have been seen, in the order of the counters."""
+        asked = self._minimum | self.options.minimum
+        return [(counter, asked[counter]) for counter in COUNTERS if counter in asked]
 
     def _over(self) -> bool:
         limit, seconds = self.options.operations, self.options.seconds
@@ -386,7 +441,7 @@ class Conformance:
         target = checked_target(self._make_target, config)
         self._same_capabilities(config, target.capabilities)
         judge = judge_of(target, config, every=options.every, pool=self.pools.take(config), patience=options.patience)
-        generator = FORMS[config.form].generator(source, config, judge.pool, judge.capabilities, options.kind)
+        generator: AnyGenerator = FORMS[config.form].generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[tuple[AnyOperation, bool]] = []
         # What is long comes once every other form had its turn, so that short runs drive them all.
         is_long = source.chance(_LONG_RATE) and self.episodes >= len(self._forms)
@@ -395,7 +450,10 @@ class Conformance:
             self._operate(judge, generator, length, done)
         except Violation as violation:
             violation.number = violation.number or judge.number
-            self._found = violation, Case(config, tuple(o for o, _ in done)), tuple(error for _, error in done)
+            if (finding := self._known.fitting(violation)) is not None:
+                self._ended[finding.id] += 1
+            else:
+                self._found = violation, Case(config, tuple(o for o, _ in done)), tuple(error for _, error in done)
         finally:
             counts = self._counted[config.form]
             counts += judge.counts
@@ -430,18 +488,22 @@ class Conformance:
         """Why it cannot be made so with all that is fixed, or what it lacks to be so."""
         need = FORMS[form].need
         try:
-            shown = checked_target(self._make_target, self._fixed(FORMS[form].smallest)).capabilities
+            target = checked_target(self._make_target, self._fixed(FORMS[form].smallest))
         except UnusableError:
             raise
         except (TargetError, ValueError) as error:
             return str(error)
-        if need is not None and need not in shown:
+        if need is not None and need not in target.capabilities:
             return f"lacks the capability {need}"
-        self._shown[form] = frozenset(shown)
+        self._shown[form] = frozenset(target.capabilities)
+        self._samples[form] = target
+        self._about |= about_of(target)
+        for counter, least in minimum_of(target).items():
+            self._minimum[counter] = max(least, self._minimum.get(counter, 0))
         return None
 
     def _config(self, source: RandomSource, form: Form) -> PoolConfig:
-        return self._fixed(FORMS[form].draw(source, self._shown.get(form, frozenset(Capability))))
+        return self._fixed(FORMS[form].draw(source, self._shown.get(form, frozenset(Capability)), self._samples.get(form)))
 
     def _fixed(self, config: PoolConfig) -> PoolConfig:
         """The config with what the options fix."""
@@ -452,7 +514,7 @@ class Conformance:
         return with_fixed(config, fixed | {"enable_prefix_cache": keys, "sanitizer": options.sanitizer})
 
     def _operate(
-        self, judge: AnyAcceptor, generator: Generator, length: int, done: list[tuple[AnyOperation, bool]]
+        self, judge: AnyAcceptor, generator: AnyGenerator, length: int, done: list[tuple[AnyOperation, bool]]
     ) -> None:
         """All operations of an episode; each is done, and whether with an error."""
         counts, limit = self._counted[judge.config.form], self.options.operations
@@ -486,10 +548,10 @@ class Conformance:
             return None
         case = self._found[1]
         first = self.replayer.run(case, patience=_SHORT_PATIENCE).violation
-        if first is None:
+        if first is None or self._known.fitting(first):
             return self._as_found()
         case = Case(case.config, case.operations[: first.number])
-        shrinker = Shrinker(case, self.replayer.fails_like(first), self.options.shrink_seconds)
+        shrinker = Shrinker(case, self.replayer.fails_like(first, self._known), self.options.shrink_seconds)
         shrinker.run()
         again = self.replayer.run(shrinker.best, describe=True, patience=self.options.patience)
         if again.violation is None:
@@ -528,20 +590,30 @@ class Conformance:
 
     # -- verdicts ------------------------------------------------------------------------------------------------
 
-    def _verdict(self, family: Family, violation: FoundViolation | None) -> FamilyVerdict:
+    def _verdict(
+        self, family: Family, violation: FoundViolation | None, known: Iterable[KnownVerdict]
+    ) -> FamilyVerdict:
         evidence = EVIDENCE[family]
         # What happens in other forms is no evidence: nothing there could break the family.
-        count = sum(self._counted[form][c] for form in OF_FORMS.get(family, FORMS) for c in evidence.counters)
+        seen = {
+            counter: sum(self._counted[form][counter] for form in OF_FORMS.get(family, FORMS))
+            for counter in (*evidence.counters, *evidence.beside)
+        }
+        count = sum(seen[counter] for counter in evidence.counters)
+
+        def verdict(word: str, reason: str = "") -> FamilyVerdict:
+            judged = 0 if word == "not observed" else count
+            return FamilyVerdict(family.value, word, judged, evidence.unit, reason, seen)
+
         if violation is not None and violation.family == family:
-            return FamilyVerdict(family.value, "violated", count, evidence.unit, violation.what)
+            return verdict("violated", violation.what)
+        if ids := [k.finding.id for k in known if k.open and k.finding.family == family]:
+            return verdict("known", ", ".join(ids))
         if evidence.needs and not self.capabilities & set(evidence.needs):
-            reason = f"the target lacks {' and '.join(evidence.needs)}"
-            return FamilyVerdict(family.value, "not observed", 0, evidence.unit, reason)
-        if not count:
-            return FamilyVerdict(family.value, "not observed", 0, evidence.unit, f"no {evidence.unit}")
-        return FamilyVerdict(family.value, "holds", count, evidence.unit)
+            return verdict("not observed", f"the target lacks {' and '.join(evidence.needs)}")
+        return verdict("holds") if count else verdict("not observed", f"no {evidence.unit}")
 
 
-def _generated(generator: Generator, count: int) -> Iterator[AnyOperation]:
+def _generated(generator: AnyGenerator, count: int) -> Iterator[AnyOperation]:
     for _ in range(count):
         yield generator.next()

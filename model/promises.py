@@ -276,3 +276,9 @@ STEPS_OF: Final[Mapping[str, Mapping[str, Family]]] = {
     COMPOSITE_CHAPTER: COMPOSITE_STEP_FAMILIES,
 }
 """The events of each chapter by which a target is judged, and what is broken where one of them is not allowed."""
+
+
+def rules_of(family: Family) -> frozenset[str]:
+    """The rules of a family, but for `Family.INVARIANT`, of which every invariant of the specification is one."""
+    steps = {event for events in STEPS_OF.values() for event, broken in events.items() if broken is family}
+    return frozenset({*RULES.get(family, ()), *steps})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from kvspec.model.conform import ConformReport, FoundViolation
+from kvspec.model.conform import ConformReport, FamilyVerdict, FoundViolation
 from kvspec.model.operations import Operation
 from kvspec.model.promises import PROMISES, Family
+from kvspec.model.reporting.evidence import COUNTERS, EVIDENCE, Wanted
+from kvspec.model.reporting.known import KnownVerdict
 from kvspec.model.scenario import Check, Error, LineResult, ScenarioResult, format_scenario
 
 _COUNTS: Final = (
@@ -21,13 +23,9 @@ _COUNTS_OF: Final = {
     Family.RANK: ("ranks", "trims", "saves", "restores", "states"),
     Family.WINDOW: ("slides",),
     Family.TIERS: ("offloads", "loads", "fetched", "copied", "copies failed", "tokens loaded", "host evictions"),
+    Family.PAGES: ("mapped", "reclaimed"),
 }
 """What else is counted where something can break a family."""
-WORDS: Final = {
-    "taken": "blocks handed out", "published": "keys published", "ranks": "ranks chosen", "trims": "hits trimmed",
-    "fetched": "blocks from a store", "copied": "copies done", "states": "states read",
-    "slides": "blocks behind a window given back",
-}  # fmt: skip
 
 
 def report_lines(name: str, report: ConformReport) -> Iterator[str]:
@@ -41,31 +39,87 @@ def report_lines(name: str, report: ConformReport) -> Iterator[str]:
     judged = {f.family for f in report.families}
     more = [counts for family, counts in _COUNTS_OF.items() if family in judged]
     for counted_in in (_COUNTS, *more):
-        happened = [told(report.counts.get(c, 0), WORDS.get(c, c)) for c in counted_in]
+        happened = [told(report.counts.get(c, 0), COUNTERS[c]) for c in counted_in]
         yield f"  {', '.join(happened)}"
     yield (
         f"  pools of up to {report.most_blocks} blocks, blocks of up to {told(report.longest_block, 'tokens')}, "
         f"up to {told(report.longest_episode, 'operations')} in one pool"
     )
+    yield f"  {versions_line(name, report)}"
     yield ""
     for family in report.families:
-        seen = f"sampled, {told(family.count, family.unit)}" if family.verdict == "holds" else family.reason
-        yield f"  {family.family:<22}{family.verdict:<14}{seen}"
+        yield f"  {family.family:<22}{family.verdict:<14}{_seen(family)}"
+    if report.minimum:
+        seen = _wanted(report.minimum)
+        yield f"  {'minimum':<22}{'not met' if report.unmet else 'met':<14}{seen}"
+    if report.known:
+        yield ""
+        yield f"known findings of {report.options.known.file if report.options.known else ''}"
+        width = max(len(k.finding.id) for k in report.known)
+        for known in report.known:
+            yield f"  {known.finding.id:<{width}}  {known_words(known)}"
+
+
+def versions_line(name: str, report: ConformReport) -> str:
+    """What the result was made with, and what the target says of itself."""
+    about = dict(report.about)
+    parts = [f"{what} {version}" for what, version in report.versions.items()]
+    if "version" in about:
+        parts.append(f"{about.pop('name', name)} {about.pop('version')}")
+    return ", ".join([*parts, *(f"{what} {text}" for what, text in about.items())])
+
+
+def known_words(known: KnownVerdict) -> str:
+    """A known finding, and what became of it."""
+    finding = known.finding
+    if known.reason:
+        return f"{known.state}: {finding.rule}: {known.reason}"
+    more = [f"seen in {told(known.episodes, 'pools')}", *filter(None, (finding.versions, finding.link))]
+    return f"{finding.kind}: {finding.rule}: {finding.says} ({'; '.join(more)})"
+
+
+def _seen(family: FamilyVerdict) -> str:
+    """How often it was judged, and how often what it depends on has happened; or why not."""
+    if family.verdict in ("violated", "not observed"):
+        return family.reason
+    evidence = EVIDENCE[Family(family.family)]
+    beside = [told(family.evidence[c], COUNTERS[c]) for c in evidence.told]
+    count = f"in {told(family.count, family.unit)}" + (f" ({', '.join(beside)})" if beside else "")
+    return f"{family.reason}; {count}" if family.verdict == "known" else count
 
 
 def verdict_line(report: ConformReport) -> str:
-    """All families in one line."""
+    """All families in one line, after what is wrong."""
     counts = Counter(f.verdict for f in report.families)
+    wrong = _wrong(report)
     held = told(counts["holds"], "families")
-    parts = [f"{held} {'holds' if counts['holds'] == 1 else 'hold'}"] if counts["violated"] else []
+    parts = [f"{held} {'holds' if counts['holds'] == 1 else 'hold'}" if wrong else held]
+    if known := [k.finding.id for k in report.known if k.open]:
+        parts.append(f"known: {' and '.join(known)}")
     if counts["not observed"]:
         parts.append(f"{counts['not observed']} not observed")
-    if report.violation is not None:
-        broken = f"{report.violation.family}/{report.violation.rule}"
-        return f"violated: {broken}; {', '.join(parts)}"
-    if not counts["holds"]:
+    if wrong:
+        return "; ".join([*wrong, ", ".join(parts)])
+    if not counts["holds"] and not known:
         return f"nothing was observed ({told(len(report.families), 'families')})"
-    return f"holds: {', '.join([held, *parts])} (sampled)"
+    return f"holds: {', '.join(parts)} (sampled)"
+
+
+def _wrong(report: ConformReport) -> list[str]:
+    """What keeps a report from being good."""
+    found = []
+    if report.violation is not None:
+        found.append(f"violated: {report.violation.family}/{report.violation.rule}")
+    for state in ("fixed", "changed", "unknown"):
+        if ids := [k.finding.id for k in report.known if k.state == state]:
+            found.append(f"{state}: {' and '.join(ids)}")
+    if report.unmet:
+        found.append(f"too little was seen: {_wanted(report.unmet)}")
+    return found
+
+
+def _wanted(wanted: Sequence[Wanted]) -> str:
+    return ", ".join(f"{w.seen:,} of {told(w.least, COUNTERS[w.counter])}" for w in wanted)
 
 
 def told(number: int, what: str) -> str:

@@ -49,7 +49,8 @@ class ScenarioResult(msgspec.Struct):
         verdict: the worst of its lines.
         lines: those that were run; a line that fails is the last one.
         skipped: how many were not run.
-        family, rule: of the first step that no correct manager could have taken, expected or not.
+        family, rule, what: of the first step that no correct manager could have taken, expected or not: what it breaks,
+            and what was wrong.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ScenarioResult(msgspec.Struct):
     skipped: int = 0
     family: str | None = None
     rule: str | None = None
+    what: str = ""
 
     @property
     def passed(self) -> bool:
@@ -123,6 +125,7 @@ class OperationRun:
             len(self.scenario.lines) - len(self.results),
             None if found is None else found.family.value,
             None if found is None else found.rule,
+            "" if found is None else found.what,
         )
 
     def _line(self, at: int, line: la.Line) -> LineResult:

@@ -21,8 +21,8 @@ from kvspec.model.conform import ConformOptions, ConformReport, conform
 from kvspec.model.conformance import Form, PoolConfig, Target
 from kvspec.model.generator import Kind
 from kvspec.model.reference import ModelTarget, model_target
-from kvspec.model.reporting.evidence import EVIDENCE
-from kvspec.model.reporting.text import WORDS, scenario_text, told
+from kvspec.model.reporting.evidence import COUNTERS, EVIDENCE
+from kvspec.model.reporting.text import scenario_text, told
 from kvspec.model.scenario import parse_scenario
 
 FAULTY = """
@@ -117,12 +117,14 @@ GIVEN = [
     ["--host-blocks", "4"],
     ["--pages", "4", "--page-size", "3"],
     ["--group", "6,2,4", "--group", "9,3"],
+    ["--minimum", "hits=0", "--minimum", "copies failed=0", "--known", "known.toml"],
 ]
 
 
 @pytest.mark.parametrize("given", GIVEN, ids=" ".join)
 def test_the_command_that_is_saved_asks_for_the_same(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[ConformOptions] = []
+    Path("known.toml").write_text("version = 1\n")
 
     def note(make_target: object, options: ConformOptions, **others: object) -> ConformReport:
         asked.append(options)
@@ -153,9 +155,10 @@ def test_the_command_that_is_saved_finds_the_same_again() -> None:
     assert (Path("again") / saved.name).read_text() == saved.read_text()
 
 
-@pytest.mark.parametrize("what", [*(e.unit for e in EVIDENCE.values()), *WORDS.values(), "families"])
+@pytest.mark.parametrize("what", [*(e.unit for e in EVIDENCE.values()), *COUNTERS.values(), "families"])
 def test_one_is_told_in_the_singular(what: str) -> None:
-    nouns = [part.split()[: 1 + part.startswith(("drained", "single"))][-1] for part in re.split(", | or ", what)]
+    behind = ("drained", "single", "host")
+    nouns = [part.split()[: 1 + part.startswith(behind)][-1] for part in re.split(", | or ", what)]
     one = told(1, what)
     assert not [noun for noun in nouns if re.search(rf"\b{noun}\b", one)]
     assert told(0, what) == f"0 {what}" and told(2, what) == f"2 {what}"
