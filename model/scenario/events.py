@@ -187,7 +187,7 @@ class EventRun:
 
     def _changes(self, before: State) -> tuple[list[str], list[str]]:
         """The facts that differ; all of them where the step was not taken."""
-        names = _Names(self.chapter, self.structure)
+        names = Names(self.chapter, self.structure)
         old, new = (state_facts(self.chapter, names, s) for s in (before, self.state))
         if old == new:
             return old, []
@@ -229,9 +229,7 @@ class Words:
         self.chains = Chains(config.block_size)
         self.found: dict[str, dict[Any, None]] = {}
 
-    def world(
-        self, given: Sequence[la.Line] | None, lines: Sequence[la.Line] = ()
-    ) -> tuple[Structure, State | None]:
+    def world(self, given: Sequence[la.Line] | None, lines: Sequence[la.Line] = ()) -> tuple[Structure, State | None]:
         """The structure in which events run, and the state, by the facts; the lines say what else there is."""
         state: State | None = None if given is None else {}
         statics: dict[Path, Any] = {}
@@ -297,7 +295,7 @@ class Words:
         return carriers
 
     def fact(self, number: int, fact: la.Fact, state: State, statics: dict[Path, Any]) -> None:
-        sort, path, is_static = self._named(number, fact.name)
+        sort, path, is_static = self.named(number, fact.name)
         values = statics if is_static else state
         if fact.key is None and isinstance(sort, SetSort):
             rows = self._rows(number, fact, sort.elements, state)
@@ -330,12 +328,12 @@ class Words:
             found.add(row)
             if rest and rest[0] == "at" and state is not None:
                 rest.pop(0)
-                sort, path, _ = self._named(number, "entry")
+                sort, path, _ = self.named(number, "entry")
                 assert isinstance(sort, MapSort) and isinstance(sort.value, Sort)
                 state.setdefault(path, {})[row] = self._take(number, rest, sort.value, fact.name)
         return frozenset(found)
 
-    def _named(self, number: int, name: str) -> tuple[AnySort, Path, bool]:
+    def named(self, number: int, name: str) -> tuple[AnySort, Path, bool]:
         """Sort and path of a variable or static word; a function is written like a map, a relation like a set."""
         tail = tuple(name.split("."))
         variables = [(v.sort, p, False) for p, v in self.chapter.variables.items() if p[-len(tail) :] == tail]
@@ -459,7 +457,7 @@ def form(sort: AnySort, most: int = MAX_BLOCKS) -> str:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-class _Names:
+class Names:
     """How the elements of a structure are written."""
 
     def __init__(self, chapter: Chapter, structure: Structure) -> None:
@@ -544,13 +542,13 @@ class _Names:
         return next(n for i in range(1, 10_000) if (n := f"{sort[0].lower()}{i}") not in self._used)
 
 
-def state_facts(chapter: Chapter, names: _Names, state: Mapping[Path, Any]) -> list[str]:
+def state_facts(chapter: Chapter, names: Names, state: Mapping[Path, Any]) -> list[str]:
     """The facts of a state, as lines of ``given``; what is blank is left out."""
     short = _short_names(chapter)
     return [f for p, v in chapter.variables.items() for f in _facts(short[p], state.get(p), v.sort, names)]
 
 
-def _static_facts(chapter: Chapter, structure: Structure, names: _Names) -> list[str]:
+def _static_facts(chapter: Chapter, structure: Structure, names: Names) -> list[str]:
     short, found = _short_names(chapter), []
     for path, symbol in chapter.statics.items():
         value = structure.statics.get(path)
@@ -569,7 +567,7 @@ def _static_facts(chapter: Chapter, structure: Structure, names: _Names) -> list
     return found
 
 
-def _is_usual(value: Any, sort: AnySort, names: _Names) -> bool:
+def _is_usual(value: Any, sort: AnySort, names: Names) -> bool:
     """Whether the usable elements are all but the padding."""
     assert isinstance(sort, SetSort)
     name = sort.elements[0].name
@@ -587,7 +585,7 @@ def _table(structure: Structure, path: Path, symbol: StaticSymbol, is_relation: 
     return {x for x, yes in rows.items() if yes is True} if is_relation else rows
 
 
-def _facts(name: str, value: Any, sort: AnySort, names: _Names) -> list[str]:
+def _facts(name: str, value: Any, sort: AnySort, names: Names) -> list[str]:
     if value is None or value is ABSENT:
         return []
     if isinstance(sort, SetSort):
@@ -640,7 +638,7 @@ def write_event_scenario(
         block_size: tokens per block, for chains that are made of tokens.
         comment: what the file says first.
     """
-    names = _Names(chapter, structure)
+    names = Names(chapter, structure)
     events = []
     for event, arguments in steps:
         sorts = [p.sort for p in chapter.event(event).parameters]
