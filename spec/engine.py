@@ -134,7 +134,8 @@ class Engine(Machine):
         """A holder writes a block up to some token, or a state into it.
 
         What is there already may be written again; what is there may be gone on with, as far as a key agrees; and
-        whoever is alone may write anything. Who writes a part of what it relies on goes on relying on all of it.
+        whoever is alone may write anything. A state that was published ahead takes the place of the one before it, if its
+        writer and the cache are all who hold the block. Who writes a part of what it relies on goes on relying on all of it.
         """
         goes_on = self.covers(chain, self.content[block])
         agrees = implies(
@@ -145,6 +146,7 @@ class Engine(Machine):
             self.covers(self.content[block], chain)
             | (goes_on & agrees)
             | self.blocks.holders[block].is_only(Seat.seq_at(seq, index))
+            | (self.replaces(block, chain) & self.is_only_user(block, seq, index))
         )
         with when(~self.covers(self.relies[block, seq, index], chain)):
             self.relies[block, seq, index] = chain
@@ -183,11 +185,12 @@ class Engine(Machine):
 
     @event
     def publish_ahead(self, block: Block, key: Chain) -> None:
-        """A block that this step will write can be matched already; it is ahead until what the key says is there."""
+        """A block that this step will write can be matched already; it is ahead until what the key says is there. Until
+        then a block of states may have another one."""
         require(self.in_step)
         require(~self.keyed.has(block))
         require(~self.blocks.holders[block].is_empty())
-        require(self.covers(key, self.content[block]))
+        require(self.covers(key, self.content[block]) | ~self.layered(key))
         self.blocks.share(block, Seat.cache_of(key))
         self.keyed.add(block)
         self.key[block] = key
@@ -227,6 +230,16 @@ class Engine(Machine):
         """No table holds the block, and nothing outside."""
         return forall(Seat, lambda h: implies(self.blocks.holders[block].has(h), h.is_case(Seat.cache_of)))
 
+    def replaces(self, block: Block, chain: Chain) -> Bool:
+        """A state that was published ahead is written."""
+        return self.ahead.has(block) & ~self.layered(self.key[block]) & self.covers(chain, self.key[block])
+
+    def is_only_user(self, block: Block, seq: Seq, index: Index) -> Bool:
+        """Nothing but this place of a table, and the cache, holds the block."""
+        return forall(
+            Seq, Index, lambda s, i: implies(self.holds(block, s, i), (s == seq) & (i == index))
+        ) & forall(Pin, lambda p: ~self.blocks.holders[block].has(Seat.pin_of(p)))
+
     # -- invariants ----------------------------------------------------------------------------------------------
 
     @invariant("the cache holds each block with a key")
@@ -259,9 +272,14 @@ class Engine(Machine):
             lambda b: implies(self.keyed.has(b) & ~self.ahead.has(b), self.covers(self.content[b], self.key[b])),
         )
 
-    @invariant("a block that is still to be written holds at most a part of what its key says")
+    @invariant("a block that is still to be written holds at most a part of what its key says, or another state")
     def ahead_fits(self) -> Bool:
-        return forall(Block, lambda b: implies(self.ahead.has(b), self.covers(self.key[b], self.content[b])))
+        return forall(
+            Block,
+            lambda b: implies(
+                self.ahead.has(b), self.covers(self.key[b], self.content[b]) | ~self.layered(self.key[b])
+            ),
+        )
 
     @invariant("a key is ahead only as long as what it says is not there")
     def ahead_unwritten(self) -> Bool:
