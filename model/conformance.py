@@ -751,12 +751,29 @@ _PROTOCOL: Final = sorted(
 """All methods, those of variants too: who has no such capability is excused from them."""
 
 
+_ENGINE_METHODS: Final = ("layout", "submit", "step", "abort", "evict", "reset", "close")
+"""Of `kvspec.model.engines.protocol.EngineTarget`, in the place of all others."""
+
+
+def excused_by(shown: Collection[Capability]) -> set[str]:
+    """Methods that a target with these capabilities need not have."""
+    return {name for c, methods in METHODS_OF.items() if c not in shown for name in methods}
+
+
 def missing_parts(target: object) -> list[str]:
     """What an object lacks to be a target: attributes, and methods that its capabilities ask for."""
     missing = [name for name in ("capabilities", "hit_limit") if not hasattr(target, name)]
     shown: Collection[Capability] = getattr(target, "capabilities", ())
-    excused = {name for c, methods in METHODS_OF.items() if c not in shown for name in methods}
+    excused = excused_by(shown)
+    if Capability.ENGINE in shown:
+        methods = [*_ENGINE_METHODS, *([] if "abilities" in dir(target) else ["abilities"])]
+        return missing + [f"{m}()" if m in _ENGINE_METHODS else m for m in methods if not hasattr(target, m)]
     return missing + [f"{m}()" for m in _PROTOCOL if m not in excused and not callable(getattr(target, m, None))]
+
+
+def told(error: Exception) -> str:
+    """An exception by its type and text; what was raised in another process says so itself."""
+    return str(error) if isinstance(error, RemoteError) else f"{type(error).__name__}: {error}"
 
 
 def checked_target(make_target: MakeTarget, config: PoolConfig) -> Target:
@@ -770,7 +787,7 @@ def checked_target(make_target: MakeTarget, config: PoolConfig) -> Target:
     except TargetError:
         raise
     except Exception as error:
-        raise TargetError(f"cannot be made with {_words(config)}: {type(error).__name__}: {error}") from error
+        raise TargetError(f"cannot be made with {_words(config)}: {told(error)}") from error
     missing = missing_parts(target)
     if missing:
         raise TargetError(f"lacks {', '.join(missing)}")

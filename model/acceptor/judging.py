@@ -21,6 +21,7 @@ from kvspec.model.conformance import (
     RemoteError,
     Target,
     TargetError,
+    told,
 )
 from kvspec.model.executable import Part, Tables
 from kvspec.model.promises import Family, Violation
@@ -161,7 +162,7 @@ class Judging(ABC, Generic[P]):
         except TargetError:
             raise
         except Exception as error:
-            what = f"the target failed with {_failure(error)}"
+            what = f"the target failed{':' if isinstance(error, RemoteError) else ' with'} {_failure(error)}"
             raise Violation(Family.MISUSE, "crash", f"{misuse}; {what}" if misuse else what) from error
 
     def _explained(self, explain: Callable[[Any], None], result: Any, error: MisuseError | None) -> None:
@@ -251,9 +252,7 @@ class Judging(ABC, Generic[P]):
 
 def _failure(error: Exception) -> str:
     """An exception in words: what, and where."""
-    if isinstance(error, RemoteError):
-        return str(error)
-    return f"{type(error).__name__}: {error}{_last_frame(error)}"
+    return told(error) + ("" if isinstance(error, RemoteError) else _last_frame(error))
 
 
 def _last_frame(error: Exception) -> str:
