@@ -1,0 +1,242 @@
+"""vLLM: its own `Scheduler`, or `AsyncScheduler`, on its own `KVCacheManager`, without a model.
+
+Nothing of what plans a step is imitated. What is imitated is around it: the engine core's loop
+(`vllm.v1.engine.core.EngineCore.step` and `step_with_batch_queue`), the worker's block tables, and its choice of state
+blocks (`vllm.v1.worker.mamba_utils.preprocess_mamba`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+os.environ.setdefault("PYTHONHASHSEED", "0")  # first keys derive from it
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from kvspec.impl.adapters.vllm_manager import WatchedManager
+from kvspec.impl.adapters.vllm_setup import Setup
+from kvspec.model.conformance import Capability, Context, MisuseError, PoolConfig
+from kvspec.model.engines.protocol import Abilities, AnyRecord, Forward, Known, Layout, Move, Run
+
+NAME: Final = "vllm"
+PACKAGE: Final = "vllm"
+VERSION: Final = "0.33.0"
+
+logging.getLogger("vllm").setLevel(logging.ERROR)  # that a cache cannot be reset is no news here
+init_none_hash(sha256)
+
+
+class _Recording(Scheduler):  # type: ignore[misc]  # packages of peers have no types here
+    """The scheduler; the manager is watched, and what the host learns is recorded where it does."""
+
+    kv_cache_manager: WatchedManager
+
+    def _update_request_with_output(self, request: Request, *output: Any, **options: Any) -> Any:
+        found = super()._update_request_with_output(request, *output, **options)
+        self.kv_cache_manager.recorder.add(Known(request.request_id, request.num_tokens))
+        return found
+
+    def _free_cow_retained_blocks(self, *ends: Any) -> None:
+        super()._free_cow_retained_blocks(*ends)
+        self.kv_cache_manager.copied()
+
+
+class _RecordingAsync(_Recording, AsyncScheduler):  # type: ignore[misc]
+    """The scheduler of overlapped steps."""
+
+
+class Engine:
+    """One engine around one manager.
+
+    Attributes:
+        scheduler, manager: vLLM's own; the manager is watched.
+    """
+
+    capabilities = frozenset({Capability.ENGINE, Capability.REF_COUNTS, Capability.FREE_COUNT, Capability.CACHED_KEYS})
+    hit_limit: Literal["all_but_one"] = "all_but_one"
+    abilities = Abilities(
+        ("full", "sliding", "full+sliding", "mamba", "full+mamba"),
+        ("priority", "chunked", "overlapped"),
+        fewest_blocks=6,
+    )
+
+    def __init__(self, config: PoolConfig) -> None:
+        self._setup = setup = Setup(config)
+        kind = _RecordingAsync if setup.engine.overlapped else _Recording
+        self.scheduler = kind(
+            setup.vllm_config(),
+            setup.kv_cache_config(),
+            setup.no_structured_output(),
+            setup.scheduler_block_size,
+            setup.hash_block_size,
+        )
+        self.manager = self.scheduler.kv_cache_manager = WatchedManager(self.scheduler.kv_cache_manager)
+        self._hasher = get_request_block_hasher(setup.hash_block_size, sha256) if setup.caching else None
+        self._worker = _Worker(self.manager, setup)
+        self._planned: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self._submitted: dict[str, int] = {}
+        self.manager.recorder.call("KVCacheManager")
+
+    def layout(self) -> Layout:
+        return self._setup.layout()
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, seq: str, tokens: Sequence[int], output: Sequence[int], context: Context, priority: int
+    ) -> list[AnyRecord]:
+        if seq in self._submitted:
+            raise MisuseError(f"{seq} was used before")
+        self._submitted[seq] = len(self._submitted)
+        self._worker.scripts[seq] = (*tokens, *output)
+        self.scheduler.add_request(
+            Request(
+                seq,
+                list(tokens),
+                SamplingParams(max_tokens=len(output), ignore_eos=True),
+                None,
+                arrival_time=float(self._submitted[seq]),
+                lora_request=_lora(context),
+                cache_salt=_salt(context),
+                priority=priority,
+                block_hasher=self._hasher,
+            )
+        )
+        return self.manager.recorder.taken()
+
+    def abort(self, seq: str) -> list[AnyRecord]:
+        if not self.scheduler.has_request(seq):
+            raise MisuseError(f"there is no {seq}")
+        self.scheduler.finish_requests(seq, RequestStatus.FINISHED_ABORTED)
+        return self.manager.recorder.taken()
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[AnyRecord]:
+        """`EngineCore.step`, or for overlapped steps `EngineCore.step_with_batch_queue`: results are waited for only
+        when two steps are planned, or nothing more can be."""
+        depth = 2 if self._setup.engine.overlapped else 1
+        if self.scheduler.has_requests():
+            planned = self.scheduler.schedule()
+            self._planned.append((planned, self._worker.execute(planned, self.scheduler.requests)))
+            waits = planned.total_num_scheduled_tokens or self.scheduler.has_requests()
+            if len(self._planned) < depth and waits:
+                return self.manager.recorder.taken()
+        if self._planned:
+            self.scheduler.update_from_output(*self._planned.popleft())
+        return self.manager.recorder.taken()
+
+    def evict(self, num_blocks: int) -> list[AnyRecord]:
+        """What the scheduler does with blocks that were not loaded (`Scheduler._handle_invalid_blocks`)."""
+        idle = [b.block_id for b in self.manager.block_pool.blocks if b.block_hash is not None and not b.ref_cnt]
+        self.manager.evict_blocks(set(idle[:num_blocks]))
+        return self.manager.recorder.taken()
+
+    def reset(self) -> list[AnyRecord]:
+        self.scheduler.reset_prefix_cache()
+        return self.manager.recorder.taken()
+
+    def close(self) -> None:
+        self.scheduler.shutdown()
+
+
+class _Worker:
+    """What the worker keeps, and what it does with a planned step.
+
+    Attributes:
+        scripts: all tokens that a request will ever have.
+    """
+
+    def __init__(self, manager: WatchedManager, setup: Setup) -> None:
+        self._manager = manager
+        self._state_groups = {
+            g: group.block_size for g, group in enumerate(setup.layout().groups) if group.kind == "state"
+        }
+        self._tables: dict[str, tuple[list[int], ...]] = {}
+        self._column: dict[str, int] = {}
+        self.scripts: dict[str, tuple[int, ...]] = {}
+
+    def execute(self, planned: SchedulerOutput, requests: dict[str, Request]) -> ModelRunnerOutput:
+        """The forward pass of a step, and what it samples: nothing before a prompt is computed as far as it is known
+        (`GPUModelRunner.execute_model`)."""
+        self._take_over(planned)
+        runs, sampled = [], []
+        for seq, count in planned.num_scheduled_tokens.items():
+            self._check_table(seq)
+            stop = requests[seq].num_computed_tokens
+            runs.append(Run(seq, stop - count, stop, self._moves(seq, stop - count, stop)))
+            sampled.append([] if requests[seq].is_prefill_chunk else [self.scripts[seq][stop]])
+        if runs:
+            self._manager.recorder.add(Forward(runs))
+        names = [run.seq for run in runs]
+        return ModelRunnerOutput(names, {seq: row for row, seq in enumerate(names)}, sampled)
+
+    def _take_over(self, planned: SchedulerOutput) -> None:
+        """New blocks are put behind those that the worker has; it is never told of released ones."""
+        cached = planned.scheduled_cached_reqs
+        over = {*planned.finished_req_ids, *(planned.preempted_req_ids or ()), *cached.resumed_req_ids}
+        for seq in over:
+            self._tables.pop(seq, None)
+            self._column.pop(seq, None)
+        for new in planned.scheduled_new_reqs:
+            self._tables[new.req_id] = tuple(list(ids) for ids in new.block_ids)
+        for seq, added in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if seq not in self._tables:
+                self._tables[seq] = tuple(list(ids) for ids in added)
+            elif added is not None:
+                for table, ids in zip(self._tables[seq], added, strict=True):
+                    table.extend(ids)
+
+    def _check_table(self, seq: str) -> None:
+        """The worker has each block where the manager has it."""
+        for group, (own, table) in enumerate(zip(self._tables[seq], self._manager.get_block_ids(seq), strict=True)):
+            if len(own) != len(table) or any(there not in (0, have) for have, there in zip(own, table, strict=True)):
+                raise TableError(f"the worker was told {own} for {seq} in group {group}, the manager has {table}")
+
+    def _moves(self, seq: str, start: int, stop: int) -> list[Move]:
+        """States are kept in the column of the last token (`preprocess_mamba`)."""
+        moves = []
+        for group, size in self._state_groups.items():
+            source = self._column.get(seq, (start - 1) // size)
+            target = (stop - 1) // size
+            table = self._tables[seq][group]
+            moves.append(Move(group, None if source < 0 else table[source], table[target]))
+        if moves:
+            self._column[seq] = target
+        return moves
+
+
+class TableError(Exception):
+    """The blocks that a scheduled request was given are not those that it has."""
+
+
+def _lora(context: Context) -> LoRARequest | None:
+    """Keys have the name of an adapter, and nothing else of it (`_gen_lora_extra_hash_keys`): a new version needs a new
+    name."""
+    if context.adapter is None:
+        return None
+    return LoRARequest(f"{context.adapter}@{context.adapter_version}", 1, "/")
+
+
+def _salt(context: Context) -> str | None:
+    """Images have no place without an encoder; who sends them keeps them apart by the salt."""
+    return repr((context.salt, context.images)) if context.salt is not None or context.images else None
+
+
+def make(config: PoolConfig) -> Engine:
+    """A new engine."""
+    return Engine(config)
