@@ -92,22 +92,44 @@ def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
 def rows(paths: Sequence[Path]) -> Iterator[Row | Cut]:
     """Every line of the files, one file after the other, and a `Cut` where one ends too early.
 
+    So does what was written by a process that died: then a header follows.
+
     Raises:
         ScenarioError: a line is no JSON object.
     """
     for path in paths:
+        broken: ScenarioError | None = None
         for number, line, whole in lines(path):
             try:
-                data = msgspec.json.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                if not whole:
-                    yield Cut(str(path), number)
-                    break
-                what = f"no JSON ({str(error).removeprefix('JSON is malformed: ')})"
-                raise ScenarioError(str(path), number, 1, what, "a JSON object in each line") from None
-            if not isinstance(data, dict):
-                raise ScenarioError(str(path), number, 1, "no JSON object", "a header, an event or a snapshot")
-            yield Row(str(path), number, data)
+                row = _row(str(path), number, line)
+            except ScenarioError as error:
+                if broken is not None:
+                    raise broken from None
+                broken = error
+                if whole:
+                    continue
+                yield Cut(str(path), number)
+                break
+            if broken is not None:
+                if "kvspec" not in row.data:
+                    raise broken
+                yield Cut(str(path), broken.line)
+                broken = None
+            yield row
+        else:
+            if broken is not None:
+                raise broken
+
+
+def _row(file: str, number: int, line: bytes) -> Row:
+    try:
+        data = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        what = f"no JSON ({str(error).removeprefix('JSON is malformed: ')})"
+        raise ScenarioError(file, number, 1, what, "a JSON object in each line") from None
+    if not isinstance(data, dict):
+        raise ScenarioError(file, number, 1, "no JSON object", "a header, an event or a snapshot")
+    return Row(file, number, data)
 
 
 def check_header(row: Row) -> None:
