@@ -441,7 +441,8 @@ class Conformance:
         target = checked_target(self._make_target, config)
         self._same_capabilities(config, target.capabilities)
         judge = judge_of(target, config, every=options.every, pool=self.pools.take(config), patience=options.patience)
-        generator: AnyGenerator = FORMS[config.form].generator(source, config, judge.pool, judge.capabilities, options.kind)
+        make_generator = FORMS[config.form].generator
+        generator = make_generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[tuple[AnyOperation, bool]] = []
         # What is long comes once every other form had its turn, so that short runs drive them all.
         is_long = source.chance(_LONG_RATE) and self.episodes >= len(self._forms)
@@ -503,7 +504,8 @@ class Conformance:
         return None
 
     def _config(self, source: RandomSource, form: Form) -> PoolConfig:
-        return self._fixed(FORMS[form].draw(source, self._shown.get(form, frozenset(Capability)), self._samples.get(form)))
+        shown = self._shown.get(form, frozenset(Capability))
+        return self._fixed(FORMS[form].draw(source, shown, self._samples.get(form)))
 
     def _fixed(self, config: PoolConfig) -> PoolConfig:
         """The config with what the options fix."""

@@ -294,7 +294,7 @@ class Capability(StrEnum):
 
 OF_POOLS: Final = frozenset({Capability.POOL, Capability.LINEAR_STATE, Capability.STATES})
 OF_HOST_TIERS: Final = frozenset({Capability.HOST, Capability.SLEEP, Capability.PREFETCH})
-OF_VARIANTS: Final = OF_HOST_TIERS | {Capability.GROUPS, Capability.PAGES}
+OF_VARIANTS: Final = OF_HOST_TIERS | {Capability.GROUPS, Capability.PAGES, Capability.ENGINE}
 """Capabilities that only pools of ranks have, only those with a host tier, and only one variant or another."""
 
 

@@ -7,7 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kvspec.model.conformance import Capability, Form, ManagerType, PoolConfig
+from kvspec.model.conformance import Capability, EngineConfig, Form, ManagerType, PoolConfig
+from kvspec.model.engines.generator import EngineGenerator, engine_config
+from kvspec.model.engines.protocol import Abilities
 from kvspec.model.generator import SHOW_EVICTION, Generator, Source, pool_config, ranked_config
 from kvspec.model.generator_grouped import CompositeGenerator, composite_config, largest
 from kvspec.model.generator_paged import PagedGenerator, paged_config
@@ -15,6 +17,7 @@ from kvspec.model.generator_tiered import TieredGenerator, tiered_config
 from kvspec.model.promises import Family
 
 Capabilities = frozenset[Capability]
+AnyGenerator = Generator | EngineGenerator
 
 
 class Trait(NamedTuple):
@@ -22,21 +25,26 @@ class Trait(NamedTuple):
 
     Attributes:
         smallest: a config to find out whether a target can be made so.
-        draw: a config for an episode, for a target that shows and takes so much.
+        draw: a config for an episode, for a target that shows and takes so much; the last argument is one of them.
         options: what can be fixed of it, beside blocks and their size.
         need: the capability that a target of this form has.
         generator: what makes operations for it.
     """
 
     smallest: PoolConfig
-    draw: Callable[[Source, Capabilities], PoolConfig]
+    draw: Callable[[Source, Capabilities, Any], PoolConfig]
     options: tuple[str, ...] = ()
     need: Capability | None = None
-    generator: type[Generator] = Generator
+    generator: Callable[..., AnyGenerator] = Generator
 
 
-def _pool_of_ranks(source: Source, shown: Capabilities) -> PoolConfig:
+def _pool_of_ranks(source: Source, shown: Capabilities, sample: Any) -> PoolConfig:
     return ranked_config(source, linear=Capability.LINEAR_STATE in shown, keys=bool(shown & SHOW_EVICTION))
+
+
+def _engine(source: Source, shown: Capabilities, sample: Any) -> PoolConfig:
+    abilities: Abilities = sample.abilities
+    return engine_config(source, abilities)
 
 
 FORMS: Final[Mapping[Form, Trait]] = {
@@ -48,14 +56,14 @@ FORMS: Final[Mapping[Form, Trait]] = {
     ),
     Form.PAGES: Trait(
         PoolConfig(num_blocks=4, block_size=2, num_pages=3, page_size=4),
-        lambda source, shown: paged_config(source),
+        lambda source, shown, sample: paged_config(source),
         ("num_pages", "page_size"),
         Capability.PAGES,
         PagedGenerator,
     ),
     Form.TIERS: Trait(
         PoolConfig(num_blocks=4, block_size=2, num_single_blocks=3, num_host_blocks=4),
-        lambda source, shown: tiered_config(source),
+        lambda source, shown, sample: tiered_config(source),
         ("num_ranks", "num_single_blocks", "num_host_blocks"),
         Capability.HOST,
         TieredGenerator,
@@ -67,12 +75,19 @@ FORMS: Final[Mapping[Form, Trait]] = {
             enable_prefix_cache=False,
             manager_types=(ManagerType(num_blocks=4, block_size=2),),
         ),
-        lambda source, shown: composite_config(source),
+        lambda source, shown, sample: composite_config(source),
         ("manager_types",),
         Capability.GROUPS,
         CompositeGenerator,
     ),
-    Form.MANAGERS: Trait(PoolConfig(num_blocks=4, block_size=2), lambda source, shown: pool_config(source)),
+    Form.ENGINES: Trait(
+        PoolConfig(num_blocks=16, block_size=2, engine=EngineConfig(variant="")),
+        _engine,
+        (),
+        Capability.ENGINE,
+        EngineGenerator,
+    ),
+    Form.MANAGERS: Trait(PoolConfig(num_blocks=4, block_size=2), lambda source, shown, sample: pool_config(source)),
 }
 """Those that can be driven, in the order of their turns."""
 
@@ -102,10 +117,11 @@ OF_FORMS: Final[Mapping[Family, frozenset[Form]]] = {
     Family.PUBLISH_AFTER_WRITE: _KEYED,
     Family.EXCLUSIVE_WRITER: _KEYED - {Form.TIERS},
     Family.KEY: _KEYED,
-    Family.STATE_POSITION: frozenset({Form.POOLS}),
+    Family.STATE_POSITION: frozenset({Form.POOLS, Form.ENGINES}),
     Family.RANK: _RANKED,
-    Family.UNITS: _RANKED | {Form.COMPOSITES},
-    Family.WINDOW: frozenset({Form.COMPOSITES}),
+    Family.UNITS: _RANKED | {Form.COMPOSITES, Form.ENGINES},
+    Family.USAGE: frozenset(Form) - {Form.ENGINES},
+    Family.WINDOW: frozenset({Form.COMPOSITES, Form.ENGINES}),
     Family.TIERS: frozenset({Form.TIERS}),
     Family.PAGES: frozenset({Form.PAGES}),
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 from kvspec.model.acceptor import judge_of
 from kvspec.model.conformance import MakeTarget, PoolConfig, checked_target
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Violation
-from kvspec.model.replay import Replay, ReplayOptions, ReplayReport, ReplayStatistics
+from kvspec.model.replay import Driver, Replay, ReplayOptions, ReplayReport, ReplayStatistics
 from kvspec.model.workload import Request
 
 
@@ -54,7 +55,7 @@ class JudgedReplay:
         self.violation: Violation | None = None
         self._sweep_steps, self._on_step = sweep_steps, on_step
         self._replay = Replay(
-            self.acceptor,
+            cast(Driver, self.acceptor),
             config,
             requests,
             options,

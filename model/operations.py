@@ -237,6 +237,22 @@ class FailMappings(Operation, frozen=True):
     failing: tuple[bool, ...]
 
 
+class Submit(Operation, frozen=True):
+    """A request that will generate these tokens waits to be scheduled (engines)."""
+
+    seq: str
+    tokens: tuple[int, ...]
+    output: tuple[int, ...]
+    context: Context = Context()
+    priority: int = 0
+
+
+class Step(Operation, frozen=True):
+    """So many steps of the engine (engines)."""
+
+    count: int = 1
+
+
 class Close(Operation, frozen=True):
     """End of the manager's life."""
 
@@ -245,6 +261,6 @@ AnyOperation = (
     Start | AllocateShared | Allocate | Append | Write | Cache | Deallocate | Preempt | Abort | Fork | Truncate
     | Evict | Reset | Hold | Release | Save | SaveStart | SaveFinish | Restore | RestoreStart | RestoreFinish
     | Accept | StartTransfers | TransferFinish | Sleep | Wake | BeginPrefetch | PlanPrefetch | FinishPrefetch
-    | Reclaim | FailMappings | Close
+    | Reclaim | FailMappings | Submit | Step | Close
 )  # fmt: skip
 """Every operation; msgspec encodes and decodes it by its tag."""

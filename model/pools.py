@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvspec.model.conformance import Form, PoolConfig
+from kvspec.model.engines.pool import EnginePool
 from kvspec.model.executable import AnyPool, GroupedPool, PagedPool, Pool, RankedPool, TieredPool
 
-MODELS: Final[Mapping[Form, type[AnyPool]]] = {
+MODELS: Final[Mapping[Form, type[AnyPool | EnginePool]]] = {
     Form.MANAGERS: Pool,
     Form.POOLS: RankedPool,
     Form.PAGES: PagedPool,
     Form.TIERS: TieredPool,
     Form.COMPOSITES: GroupedPool,
+    Form.ENGINES: EnginePool,
 }
 """What runs the specification of each form."""
 
@@ -40,6 +42,6 @@ class Pools:
         pool.restart(config)
         return pool
 
-    def give(self, pool: AnyPool) -> None:
+    def give(self, pool: AnyPool | EnginePool) -> None:
         """The model is no longer of use to whoever took it here."""
         self._spare[pool.config.form].append(pool)

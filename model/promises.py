@@ -66,6 +66,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
     },
     Family.HOLDERS: {
         "ref_count": "the reference count of a block is the number of its holders",
+        "gave_back": "a request that is over, or was preempted, has no block",
         "table_kept": "allocate takes no block away",
         "unit_given": "a sequence that was granted room has a single block and, with linear state, a live slot",
         "unit_kept": "a sequence keeps its single block and its live slot until it gives all back",
@@ -76,6 +77,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
     },
     Family.MAP_TRUTH: {
         "cached_keys": "the keys that the target shows are those that were published and not dropped, at their blocks",
+        "hit_content": "a block that a hit gives has the content of its place",
         "hit_length": "a hit is a multiple of the block size, and within hit_limit",
         "hit_longest": "a hit is as long as the published prefix",
         "hit_unpublished": "a hit is no longer than the published prefix",
@@ -111,6 +113,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
     },
     Family.PROGRESS: {
         "evict_enough": "evict(n) frees n blocks, or all that are idle",
+        "goes_on": "an engine whose requests fit goes on with one of them",
         "refused_for_cause": "allocate is refused only if free and idle blocks that can be had together are too few",
         "reset_refused": "a reset is refused only while blocks are in use",
         "room_granted": "after a granted allocate the table is long enough",
@@ -125,6 +128,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
         "checkpoint_lost": "a checkpoint can be matched until it is evicted",
         "checkpoint_saved": "only what was saved, and whose copy is done, can be matched",
         "save_once": "a save is refused where a checkpoint of the same tokens exists or is on the way",
+        "source": "a step goes on from the state behind the computed tokens",
         "state": "the live slot holds the state behind the computed tokens",
         "trim_short": "a hit is kept as far as the policy allows",
         "trim_unrestorable": "a hit is kept only up to where its state can be restored",
@@ -137,10 +141,13 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
         "rank_kept": "a sequence keeps its rank until it ends, and has none after a first call that was refused",
     },
     Family.UNITS: {
+        "computed_in_turn": "a step computes the known tokens behind those that are computed",
+        "room": "a step computes tokens for which the table has a block",
         "room_exact": "a table has no more blocks than were asked for, or hit",
         "save_position": "a checkpoint is of one token or more, at a multiple of the stride",
     },
     Family.WINDOW: {
+        "kept": "a block that a query sees is in the table",
         "refused_in_window": "allocate is refused only when no wanted block of the sequence has left the window",
         "released_kept": "a place that has been released has no block again",
         "released_readable": "what lies in a released block cannot be read",
@@ -268,12 +275,31 @@ COMPOSITE_STEP_FAMILIES: Final = {
     "give_back": Family.HOLDERS,
 }
 
+ENGINE_CHAPTER: Final = "engine"
+"""The chapter whose events explain what the manager of an engine does."""
+
+ENGINE_STEP_FAMILIES: Final = {
+    "take": Family.NO_REUSE_WHILE_USED,
+    "match": Family.MAP_TRUTH,
+    "share": Family.HOLDERS,
+    "release": Family.HOLDERS,
+    "hold": Family.HOLDERS,
+    "unhold": Family.HOLDERS,
+    "write": Family.EXCLUSIVE_WRITER,
+    "copy": Family.EXCLUSIVE_WRITER,
+    "publish": Family.PUBLISH_AFTER_WRITE,
+    "publish_ahead": Family.PUBLISH_AFTER_WRITE,
+    "forget": Family.NO_REUSE_WHILE_USED,
+    "end_step": Family.PUBLISH_AFTER_WRITE,
+}
+
 STEPS_OF: Final[Mapping[str, Mapping[str, Family]]] = {
     CHAPTER: STEP_FAMILIES,
     POOL_CHAPTER: POOL_STEP_FAMILIES,
     TIER_CHAPTER: TIER_STEP_FAMILIES,
     PAGE_CHAPTER: PAGE_STEP_FAMILIES,
     COMPOSITE_CHAPTER: COMPOSITE_STEP_FAMILIES,
+    ENGINE_CHAPTER: ENGINE_STEP_FAMILIES,
 }
 """The events of each chapter by which a target is judged, and what is broken where one of them is not allowed."""
 

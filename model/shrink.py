@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 import kvspec.model.operations as ops
-from kvspec.model.conformance import Context, ManagerType, PoolConfig
+from kvspec.model.conformance import Context, EngineConfig, ManagerType, PoolConfig
 from kvspec.model.operations import AnyOperation
 
 
@@ -244,7 +244,7 @@ class Shrinker:
     def _everywhere(self) -> bool:
         """Plainer contexts and smaller tokens, the same in all lines."""
         changed = False
-        for context in dict.fromkeys(o.context for o in self.best.operations if isinstance(o, ops.Start)):
+        for context in dict.fromkeys(o.context for o in self.best.operations if isinstance(o, ops.Start | ops.Submit)):
             changed |= any(self._replaced("context", context, new) for new in _plainer(context))
         told = (o.tokens for o in self.best.operations if isinstance(o, ops.Start | ops.Append))
         for token in dict.fromkeys(t for tokens in told for t in tokens):
@@ -312,6 +312,8 @@ def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
         yield "checkpoint_interval", range(config.checkpoint_interval)
         yield "trim", ["contiguous"] * (config.trim != "contiguous")
     yield "num_threads", range(1, config.num_threads)
+    if config.engine is not None:
+        yield "engine", _smaller_engine(config.engine)
     if config.num_pages:
         yield "num_pages", range(1, config.num_pages)
         yield "page_size", range(1, config.page_size)
@@ -319,6 +321,15 @@ def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
         yield "manager_types", _smaller_groups(config.manager_types)
     else:
         yield "enable_prefix_cache", [True] * (not config.enable_prefix_cache)
+
+
+def _smaller_engine(engine: EngineConfig) -> Iterator[EngineConfig]:
+    """Without one of its ways, or with a smaller number."""
+    for field in ("priority", "chunked", "overlapped"):
+        if getattr(engine, field):
+            yield msgspec.structs.replace(engine, **{field: False})
+    for field in ("max_running", "window"):
+        yield from (msgspec.structs.replace(engine, **{field: n}) for n in range(1, getattr(engine, field)))
 
 
 def _smaller_groups(kinds: tuple[ManagerType, ...]) -> Iterator[tuple[ManagerType, ...]]:
@@ -408,6 +419,14 @@ def simpler(operation: AnyOperation) -> Iterator[AnyOperation]:
     if isinstance(operation, ops.Write):
         yield from _less_batch(operation)
         return
+    if isinstance(operation, ops.Submit):
+        yield from (less for less in _less_fields(operation) if less.tokens and less.output)
+        return
+    yield from _less_fields(operation)
+
+
+def _less_fields(operation: Any) -> Iterator[Any]:
+    """With one field that says less."""
     for field in operation.__struct_fields__:
         value = getattr(operation, field)
         for less in _less(value):

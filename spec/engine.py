@@ -134,8 +134,9 @@ class Engine(Machine):
         """A holder writes a block up to some token, or a state into it.
 
         What is there already may be written again; what is there may be gone on with, as far as a key agrees; and
-        whoever is alone may write anything. A state that was published ahead takes the place of the one before it, if its
-        writer and the cache are all who hold the block. Who writes a part of what it relies on goes on relying on all of it.
+        whoever is alone may write anything. A state that was published ahead takes the place of the one before it, if
+        its writer and the cache are all who hold the block. Who writes a part of what it relies on goes on relying on
+        all of it.
         """
         goes_on = self.covers(chain, self.content[block])
         agrees = implies(

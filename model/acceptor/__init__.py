@@ -21,9 +21,10 @@ from kvspec.model.acceptor.ranked import PoolAcceptor
 from kvspec.model.acceptor.threads import PATIENCE, InThreads
 from kvspec.model.acceptor.tiered import TieredAcceptor
 from kvspec.model.conformance import Bounded, Form, PoolConfig, Target
+from kvspec.model.engines.judge import EngineAcceptor
 from kvspec.model.executable import AnyPool
 
-AnyAcceptor = Acceptor | PoolAcceptor | CompositeAcceptor
+AnyAcceptor = Acceptor | PoolAcceptor | CompositeAcceptor | EngineAcceptor
 
 JUDGES: Final[Mapping[Form, type[AnyAcceptor]]] = {
     Form.MANAGERS: Acceptor,
@@ -31,6 +32,7 @@ JUDGES: Final[Mapping[Form, type[AnyAcceptor]]] = {
     Form.PAGES: PagedAcceptor,
     Form.TIERS: TieredAcceptor,
     Form.COMPOSITES: CompositeAcceptor,
+    Form.ENGINES: EngineAcceptor,
 }
 """Who judges a target of each form."""
 
@@ -39,6 +41,7 @@ __all__ = [
     "Acceptor",
     "AnyAcceptor",
     "CompositeAcceptor",
+    "EngineAcceptor",
     "PagedAcceptor",
     "PoolAcceptor",
     "TieredAcceptor",

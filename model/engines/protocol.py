@@ -146,6 +146,7 @@ class Call(Record, frozen=True):
             whole prompt, where all of it has to fit.
         spare: for a refusal: blocks of each store that the call may leave free beside (a watermark).
         late: a refusal that is legal for another reason than room, such as a hit that is not there yet.
+        parent: the request whose blocks it came to share by the call (fork), at the same places.
     """
 
     name: str
@@ -156,6 +157,7 @@ class Call(Record, frozen=True):
     room: int = 0
     spare: int = 0
     late: bool = False
+    parent: str | None = None
 
 
 class Copy(Record, frozen=True):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from kvspec.spec.composite import Composite
+from kvspec.spec.engine import Engine
 from kvspec.spec.hierarchy import Hierarchy
 from kvspec.spec.language import Chapter
 from kvspec.spec.language.machine import Machine
@@ -40,6 +41,11 @@ def xtensor() -> Chapter:
 def composite() -> Chapter:
     """The chapter that the model of a composite runs."""
     return _followed(Composite)
+
+
+def engine() -> Chapter:
+    """The chapter that the model of an engine's memory runs."""
+    return _followed(Engine)
 
 
 def _followed(cls: type[Machine]) -> Chapter:

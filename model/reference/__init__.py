@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kvspec.model.conformance import Form, PoolConfig
+from kvspec.model.engines.reference import ModelEngineTarget
 from kvspec.model.reference.grouped import ModelCompositeTarget
 from kvspec.model.reference.manager import ModelTarget
 from kvspec.model.reference.paged import ModelPagedTarget
@@ -22,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-AnyModelTarget = ModelTarget | ModelPoolTarget | ModelCompositeTarget
+AnyModelTarget = ModelTarget | ModelPoolTarget | ModelCompositeTarget | ModelEngineTarget
 
 TARGETS: Final[Mapping[Form, type[AnyModelTarget]]] = {
     Form.MANAGERS: ModelTarget,
@@ -30,6 +31,7 @@ TARGETS: Final[Mapping[Form, type[AnyModelTarget]]] = {
     Form.PAGES: ModelPagedTarget,
     Form.TIERS: ModelTieredTarget,
     Form.COMPOSITES: ModelCompositeTarget,
+    Form.ENGINES: ModelEngineTarget,
 }
 """The target of each form."""
 

@@ -38,6 +38,11 @@ POOL_SIZES: Final = {
 """Words of the pool line that a number follows, and what they mean."""
 
 
+ENGINE_SIZES: Final = {"batch": "max_batch_tokens", "running": "max_running", "window": "window"}
+ENGINE_WAYS: Final = ("priority", "chunked", "overlapped")
+"""Words of the pool line of an engine, and what they mean; those of its ways are their fields."""
+
+
 class ScenarioError(ValueError):
     """A scenario that cannot be read.
 

@@ -15,7 +15,7 @@ import msgspec
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 
 from kvspec.model import operations as ops
-from kvspec.model.conformance import Context, Form, ManagerType, PoolConfig
+from kvspec.model.conformance import Context, EngineConfig, Form, ManagerType, PoolConfig
 from kvspec.model.promises import Family
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.language import ScenarioError
@@ -37,6 +37,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "SALT": "'salt='",
     "IMAGES": "'images='",
     "ON_RANK": "'rank='",
+    "OF_PRIORITY": "'priority='",
     "COMMA": "','",
     "COLON": "':'",
     "SLASH": "'/'",
@@ -52,6 +53,7 @@ OPERATION_WORDS: Final = frozenset(
     | {"RESTORE", "RESTORE_START", "RESTORE_DONE", "RESTORE_FAILED"}
     | {"ACCEPT", "RECLAIM", "FAIL_MAPPINGS"}
     | {"START_TRANSFERS", "TRANSFER_DONE", "TRANSFER_FAILED", "SLEEP", "WAKE"}
+    | {"SUBMIT", "STEP"}
     | {"BEGIN_PREFETCH", "PLAN_PREFETCH", "FINISH_PREFETCH"}
 )
 """Terminals of the words that operations begin with."""
@@ -64,12 +66,19 @@ _OF_HOST_TIERS: Final = (
     ops.BeginPrefetch, ops.PlanPrefetch, ops.FinishPrefetch, la.HostFree, la.HostKeys, la.Transfers, la.Loading,
 )  # fmt: skip
 _OF_PAGES: Final = (ops.Reclaim, ops.FailMappings, la.Mapped)
+_OF_ENGINES: Final = (ops.Submit, ops.Step)
+_NOT_OF_ENGINES: Final = (
+    ops.Start, ops.AllocateShared, ops.Allocate, ops.Append, ops.Write, ops.Cache, ops.Deallocate, ops.Preempt,
+    ops.Fork, ops.Truncate, ops.Hold, ops.Release,
+)  # fmt: skip
 _OF_COMPOSITES: Final = (ops.Accept, la.Released)
 OF_FORMS: Final[tuple[tuple[tuple[type, ...], frozenset[Form], str], ...]] = (
     (_OF_POOLS, frozenset({Form.POOLS, Form.TIERS}), "a pool, with 'single N' in its line"),
     (_OF_HOST_TIERS, frozenset({Form.TIERS}), "a host tier, with 'host N' in its line"),
     (_OF_COMPOSITES, frozenset({Form.COMPOSITES}), "a composite, with 'group N block N' in its line"),
     (_OF_PAGES, frozenset({Form.PAGES}), "pages, with 'pages N page N' in the line of the pool"),
+    (_OF_ENGINES, frozenset({Form.ENGINES}), "an engine, with 'engine NAME' in the line of the pool"),
+    (_NOT_OF_ENGINES, frozenset(Form) - {Form.ENGINES}, "submit, step, abort, evict, reset or close"),
 )
 """Operations and checks that only some forms have, and how a scenario gets one."""
 _AFTERWARDS: Final = (la.Granted, la.Saved, la.Refused, la.Error, la.Violated, *la.EVENT_CHECKS)
@@ -214,6 +223,7 @@ class _Reader:
         _, blocks, _, size, *options = tree.children
         num_blocks, block_size = self._count(blocks), self._count(size)
         words = self._pool_options([o for o in options if isinstance(o, Tree)])
+        engine = self._engine(tree, words)
         if num_blocks < 2:
             self.fail(blocks, f"a pool of {num_blocks} blocks", "at least 2 (block 0 is padding)")
         if block_size < 1:
@@ -230,6 +240,7 @@ class _Reader:
                 sanitizer="sanitizer" in words,
                 trim="deepest" if "deepest" in words else "contiguous",
                 manager_types=groups,
+                engine=engine,
                 **sizes,
             )
         except ValueError as error:
@@ -256,19 +267,40 @@ class _Reader:
             self.fail(at, f"'{name} N' is missing", expected)
         self.fail(places[name], f"'{name}' is {found}", expected)
 
-    def _pool_options(self, options: list[Node]) -> dict[str, int]:
+    def _pool_options(self, options: list[Node]) -> dict[str, Any]:
         """Words behind the block size, with their numbers."""
-        words: dict[str, int] = {}
+        words: dict[str, Any] = {}
         for option in options:
             word = str(option.children[0])
             if word == "group":
                 continue
             if word in words:
                 self.fail(option, f"'{word}' twice", "each option once")
-            words[word] = self._count(option.children[1]) if len(option.children) > 1 else 0
+            words[word] = self._option(option) if len(option.children) > 1 else 0
         if "contiguous" in words and "deepest" in words:
             self.fail(options[-1], "two policies", "contiguous or deepest")
         return words
+
+    def _option(self, option: Node) -> Any:
+        """What stands behind a word of the pool line: a number, or the name of an engine's manager."""
+        value = option.children[1]
+        return self._text(value) if _is_name(value) else self._count(value)
+
+    def _engine(self, tree: Node, words: Mapping[str, Any]) -> EngineConfig | None:
+        """How an engine schedules."""
+        found = [word for word in (*la.ENGINE_SIZES, *la.ENGINE_WAYS) if word in words]
+        if "engine" not in words:
+            if found:
+                self.fail(_options(tree)[found[0]], f"'{found[0]}' without an engine", "'engine NAME' before it")
+            return None
+        sizes = {field: words[word] for word, field in la.ENGINE_SIZES.items() if word in words}
+        try:
+            return EngineConfig(variant=words["engine"], **sizes, **{way: way in words for way in la.ENGINE_WAYS})
+        except ValueError as error:
+            field, _, rest = str(error).partition(": ")
+            word = next(name for name, known in la.ENGINE_SIZES.items() if known == field)
+            value, _, expected = rest.partition(", expected ")
+            self.fail(_options(tree)[word], f"'{word}' is {value}", expected)
 
     def _group(self, option: Node) -> ManagerType:
         """A sub-manager of a composite."""
@@ -454,6 +486,22 @@ def _begin_prefetch(reader: _Reader, children: list[Any]) -> ops.Operation:
     return ops.BeginPrefetch(reader._text(name), tokens, context, rank)
 
 
+def _submit(reader: _Reader, children: list[Any]) -> ops.Operation:
+    name, *rest = children
+    then = next(at for at, child in enumerate(rest) if isinstance(child, Token))
+    before, behind = rest[:then], [c for c in rest[then + 1 :] if c.data == "token"]
+    priorities = [c for c in rest[then + 1 :] if c.data == "priority"]
+    if len(priorities) > 1:
+        reader.fail(priorities[1], "'priority=' twice", "each option once")
+    context = reader.context([c for c in rest[then + 1 :] if c.data not in ("token", "priority")])
+    priority = reader.number(priorities[0].children[1]) if priorities else 0
+    return ops.Submit(reader._text(name), reader.all_tokens(before), reader.all_tokens(behind), context, priority)
+
+
+def _step(reader: _Reader, children: list[Any]) -> ops.Operation:
+    return ops.Step(1 if children[0] is None else reader._count(children[0]))
+
+
 def _transfer(ok: bool) -> Callable[[_Reader, list[Any]], ops.Operation]:
     return lambda reader, children: ops.TransferFinish(reader.number(children[0]), ok)
 
@@ -501,6 +549,8 @@ _OPERATIONS: Final[Mapping[str, Callable[[_Reader, list[Any]], ops.Operation]]] 
     "finish_prefetch": _plain(ops.FinishPrefetch),
     "reclaim": _plain(ops.Reclaim),
     "fail_mappings": _fail_mappings,
+    "submit": _submit,
+    "step": _step,
     "close": _plain(ops.Close),
 }
 _CHECKS: Final[Mapping[str, type[la.Check]]] = {

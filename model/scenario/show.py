@@ -8,8 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvspec.model.acceptor import AnyAcceptor, CompositeAcceptor, PagedAcceptor, PoolAcceptor, TieredAcceptor
+from kvspec.model.acceptor import (
+    Acceptor,
+    AnyAcceptor,
+    CompositeAcceptor,
+    EngineAcceptor,
+    PagedAcceptor,
+    PoolAcceptor,
+    TieredAcceptor,
+)
 from kvspec.model.conformance import Capability
+from kvspec.model.engines.show import memory_lines
 from kvspec.model.executable import AnyPool, GroupedPool, PagedPool, RankedPool, TieredPool
 from kvspec.model.scenario.write import ranges, word
 from kvspec.model.world import Chain, chain_tokens, context_of
@@ -18,12 +27,16 @@ _LIMIT: Final = 16
 _KNOWN: Final = " (known)"
 _NOT_BEGUN: Final = ", not begun"
 
+_Other = Acceptor | PoolAcceptor | CompositeAcceptor
+"""All judges but that of an engine, which is told of in other words."""
 _Table = tuple[int, Sequence[int]]
 """Leading places that have been released, and the blocks behind them."""
 
 
 def model_state(acceptor: AnyAcceptor) -> list[str]:
     """What the spec's state is."""
+    if isinstance(acceptor, EngineAcceptor):
+        return _cut(list(memory_lines(acceptor.pool)))
     pool = acceptor.pool
     lines = [
         line
@@ -43,12 +56,12 @@ def model_state(acceptor: AnyAcceptor) -> list[str]:
     return _cut([*lines, *_beside(acceptor)])
 
 
-def _rank(acceptor: AnyAcceptor, rank: int, free: Iterable[int], cached: Mapping[Chain, int]) -> list[str]:
+def _rank(acceptor: _Other, rank: int, free: Iterable[int], cached: Mapping[Chain, int]) -> list[str]:
     where = _at(acceptor, rank)
     return [f"free {_ids(free)}{where}", *(f"cached {chain_text(c)} at {b}{where}" for c, b in cached.items())]
 
 
-def _at(acceptor: AnyAcceptor, rank: int) -> str:
+def _at(acceptor: _Other, rank: int) -> str:
     if len(acceptor.config.manager_types) > 1:
         return f" in group {rank}"
     return f" on rank {rank}" if acceptor.config.num_ranks > 1 else ""
@@ -81,7 +94,7 @@ def _ends(direction: str, device: int | None, host: int, seq: str | None, place:
     return f"{direction} from {ends}" + (f" for {word(seq)}[{place}]" if seq is not None else "")
 
 
-def _beside(acceptor: AnyAcceptor, mark: str = "") -> Iterator[str]:
+def _beside(acceptor: _Other, mark: str = "") -> Iterator[str]:
     """What no target shows of the whole pool."""
     pool = acceptor.pool
     if isinstance(pool, PagedPool):
@@ -115,6 +128,8 @@ def _has(pool: AnyPool, seq: str) -> str:
 
 def target_state(acceptor: AnyAcceptor) -> list[str]:
     """What the target shows, and what is known beside that; what it cannot show is left out."""
+    if isinstance(acceptor, EngineAcceptor):
+        return _cut([*acceptor.last_record(), *(f"{line}{_KNOWN}" for line in memory_lines(acceptor.pool))])
     lines: list[str] = []
     for show in (_shown_ranks, _shown_units, _shown_pages, _shown_hosts, _shown_sequences):
         try:
@@ -124,7 +139,7 @@ def target_state(acceptor: AnyAcceptor) -> list[str]:
     return _cut([*lines, *_beside(acceptor, _KNOWN)])
 
 
-def _shown_ranks(acceptor: AnyAcceptor) -> Iterator[str]:
+def _shown_ranks(acceptor: _Other) -> Iterator[str]:
     for rank, view in enumerate(acceptor.views):
         where = _at(acceptor, rank)
         if acceptor.sees(Capability.FREE_IDS):
@@ -137,7 +152,7 @@ def _shown_ranks(acceptor: AnyAcceptor) -> Iterator[str]:
             yield from (f"cached {name} at {block}{where}" for name, block in _named(acceptor, view.cached()))
 
 
-def _shown_units(acceptor: AnyAcceptor) -> Iterator[str]:
+def _shown_units(acceptor: _Other) -> Iterator[str]:
     if not isinstance(acceptor, PoolAcceptor):
         return
     target = acceptor.target
@@ -149,12 +164,12 @@ def _shown_units(acceptor: AnyAcceptor) -> Iterator[str]:
         yield from (f"rank {rank}: checkpoint {name} in slot {slot}" for name, slot in saved)
 
 
-def _shown_pages(acceptor: AnyAcceptor) -> Iterator[str]:
+def _shown_pages(acceptor: _Other) -> Iterator[str]:
     if isinstance(acceptor, PagedAcceptor):
         yield f"mapped pages {_ids(acceptor.target.mapped_pages())}"
 
 
-def _shown_hosts(acceptor: AnyAcceptor) -> Iterator[str]:
+def _shown_hosts(acceptor: _Other) -> Iterator[str]:
     if not isinstance(acceptor, TieredAcceptor):
         return
     target = acceptor.target
@@ -175,14 +190,14 @@ def _model_tables(pool: AnyPool, seq: str) -> list[_Table]:
     return [(0, pool.table(seq))]
 
 
-def _shown_tables(acceptor: AnyAcceptor, seq: str) -> list[_Table]:
+def _shown_tables(acceptor: _Other, seq: str) -> list[_Table]:
     if isinstance(acceptor, CompositeAcceptor):
         target, groups = acceptor.target, range(len(acceptor.views))
         return [(target.released(seq, group), target.block_table(seq, group)) for group in groups]
     return [(0, acceptor.target.block_table(seq))]
 
 
-def _shown_sequences(acceptor: AnyAcceptor) -> Iterator[str]:
+def _shown_sequences(acceptor: _Other) -> Iterator[str]:
     for seq, request in acceptor.pool.requests.items():
         try:
             tables, computed = _shown_tables(acceptor, seq), acceptor.target.num_computed(seq)
@@ -194,7 +209,7 @@ def _shown_sequences(acceptor: AnyAcceptor) -> Iterator[str]:
             yield shown + _progress(acceptor.pool, seq, _KNOWN)
 
 
-def _shown_resources(acceptor: AnyAcceptor, seq: str) -> str:
+def _shown_resources(acceptor: _Other, seq: str) -> str:
     if not isinstance(acceptor, PoolAcceptor) or acceptor.target.rank(seq) is None:
         return ""
     target = acceptor.target
@@ -212,7 +227,7 @@ def chain_text(chain: Chain) -> str:
     return f"[{' '.join(ranges(chain_tokens(chain)))}]" + (f" ({' '.join(extra)})" if extra else "")
 
 
-def _named(acceptor: AnyAcceptor, entries: Mapping[bytes, int]) -> list[tuple[str, int]]:
+def _named(acceptor: _Other, entries: Mapping[bytes, int]) -> list[tuple[str, int]]:
     """Entries of a target by what their keys stand for, in the order of the model; keys of nothing known are last."""
     chains = acceptor._chains
     keys = sorted(entries, key=lambda key: (key not in chains, int(chains[key].number) if key in chains else 0, key))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from kvspec.model import operations as ops
-from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.conformance import Context, EngineConfig, PoolConfig
 from kvspec.model.scenario import language as la
 
 _BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
@@ -58,10 +58,21 @@ def pool_line(config: PoolConfig) -> str:
         if (number := getattr(config, field)) != getattr(usual, field):
             options.append(f"{option} {number}")
     options += [config.trim] * (config.trim != "contiguous")
+    if config.engine is not None:
+        options += _engine(config.engine)
     for kind in config.manager_types:
         window = "" if kind.window is None else f" window {kind.window}"
         options.append(f"group {kind.num_blocks} block {kind.block_size}{window}")
     return " ".join([f"pool {config.num_blocks} block {config.block_size}", *options])
+
+
+def _engine(engine: EngineConfig) -> Iterator[str]:
+    usual = EngineConfig(variant="")
+    yield f"engine {word(engine.variant)}"
+    for name, field in la.ENGINE_SIZES.items():
+        if getattr(engine, field) != getattr(usual, field):
+            yield f"{name} {getattr(engine, field)}"
+    yield from (way for way in la.ENGINE_WAYS if getattr(engine, way))
 
 
 def format_item(item: la.Item) -> str:
@@ -69,6 +80,12 @@ def format_item(item: la.Item) -> str:
     match item:
         case ops.Start():
             return _join("start", word(item.seq), *ranges(item.tokens), *_context(item.context))
+        case ops.Submit():
+            priority = f"priority={item.priority}" if item.priority else ""
+            tokens = (*ranges(item.tokens), "then", *ranges(item.output))
+            return _join("submit", word(item.seq), *tokens, *_context(item.context), priority)
+        case ops.Step():
+            return "step" if item.count == 1 else f"step {item.count}"
         case ops.Append():
             return _join("append", word(item.seq), *ranges(item.tokens))
         case ops.Hold():
