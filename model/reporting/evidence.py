@@ -104,13 +104,19 @@ EVIDENCE: Final[Mapping[Family, Evidence]] = {
     Family.KEY: Evidence(("published",), "keys published", _KEYS, ("hits",)),
     Family.USAGE: Evidence(("operations",), "operations", (Capability.USED_COUNT,), ("taken", "preemptions")),
     Family.PROGRESS: Evidence(("allocations",), "allocations", (), ("refusals", "evictions")),
-    Family.CONTENT: Evidence(("reads",), "reads", (Capability.CONTENTS, Capability.ENGINE), ("tokens", "hits", "copies")),
-    Family.STATE_POSITION: Evidence(("states",), "states", (Capability.STATES, Capability.ENGINE), ("saves", "restores", "trims")),
+    Family.CONTENT: Evidence(
+        ("reads",), "reads", (Capability.CONTENTS, Capability.ENGINE), ("tokens", "hits", "copies")
+    ),
+    Family.STATE_POSITION: Evidence(
+        ("states",), "states", (Capability.STATES, Capability.ENGINE), ("saves", "restores", "trims")
+    ),
     Family.RANK: Evidence(("ranks",), "ranks chosen", (Capability.POOL,)),
     Family.UNITS: Evidence(
         ("units",), "single blocks, slots or growths", (Capability.POOL, Capability.GROUPS, Capability.ENGINE)
     ),
-    Family.WINDOW: Evidence(("slides",), "blocks behind a window given back", (Capability.GROUPS, Capability.ENGINE), ("refusals",)),
+    Family.WINDOW: Evidence(
+        ("slides",), "blocks behind a window given back", (Capability.GROUPS, Capability.ENGINE), ("refusals",)
+    ),
     Family.TIERS: Evidence(
         ("copied",),
         "copies between tiers",
