@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 
 from kvspec.cli.errors import fail_input, place
-from kvspec.cli.options import ForceOption, JsonOption, JunitOption
+from kvspec.cli.options import CallSecondsOption, ExecOption, ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import (
     Case,
     Exit,
@@ -23,7 +24,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import TARGET_HELP, drivable, load_target
+from kvspec.cli.targets import TARGET_HELP, Asked, asked_for
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
@@ -70,11 +71,17 @@ _OPTION_OF: Final = {
     "minimum": "--minimum", "known": "--known",
 }  # fmt: skip
 FAILURES: Final = Path("conform-failures")
+_OF_A_PROCESS: Final = ("crash", "no_return")
+"""Rules that are broken by how a process fails, so that what it has said is of interest."""
+_SAID: Final = 20
+"""Lines of that."""
 
 
 def conform(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help=TARGET_HELP)],
+    target: Annotated[str | None, typer.Argument(help=TARGET_HELP, show_default=False)] = None,
+    command: ExecOption = None,
+    call_seconds: CallSecondsOption = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same operations.")] = 0,
     operations: Annotated[
         int | None,
@@ -151,7 +158,8 @@ def conform(
     all_different(result, cases)
     if replay is not None:
         _nothing_but_a_scenario(context)
-        return _replay(target, replay, result, cases)
+        with asked_for(target, command, call_seconds) as asked:
+            return _replay(asked, replay, result, cases)
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
     limit = operations if operations is not None or seconds is not None else DEFAULT_OPERATIONS
@@ -188,9 +196,13 @@ def conform(
         if name == "prefix_cache":
             where = ", ".join([*(_asked(sizes) or [f"--form {form}"]), where])
         fail_input(rest if colon else name, where=where if colon else None)
-    with drivable(target), progress("operations", options.operations) as bar:
-        report = drive(load_target(target), options, name=target, on_progress=bar.advance)
-    return _finish(target, report, save, result, cases)
+    if command is not None and threads is not None:
+        fail_input("given with --exec", where="--threads", expected="one of them: a process is called from one thread")
+    with asked_for(target, command, call_seconds) as asked, progress("operations", options.operations) as bar:
+        if asked.patience is not None:
+            options = msgspec.structs.replace(options, patience=asked.patience)
+        report = drive(asked.make, options, name=asked.name, on_progress=bar.advance)
+    return _finish(asked, report, save, result, cases)
 
 
 def _nothing_but_a_scenario(context: typer.Context) -> None:
@@ -250,18 +262,21 @@ def _asked(given: dict[str, object]) -> list[str]:
     return [_OPTION_OF[name] for name, value in sorted(given.items()) if value is not None]
 
 
-def _finish(name: str, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:
+def _finish(asked: Asked, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:
     """Print, save and write everything; an interrupted run then ends as one."""
     code = exit_for(report.verdicts)
-    violation = report.violation
-    saved = _save(save, name, violation, report.options) if violation is not None else None
-    print_conform(console(), name, report, saved)
+    name, violation = asked.name, report.violation
+    saved = _save(save, asked, violation, report.options) if violation is not None else None
+    again = None if saved is None else shlex.join(["kvspec", "conform", *asked.words, "--replay", str(saved)])
+    said = asked.last_words if violation is not None and violation.rule in _OF_A_PROCESS else []
+    print_conform(console(), name, report, saved, again, said)
     body = {
         "target": name,
         "report": report,
         "rate": round(report.rate, 1),
         "scenario": None if violation is None else scenario_text(violation),
         "saved": None if saved is None else str(saved),
+        "last words": said,
     }
     result.write("conform", body, exit=code, complete=not report.interrupted)
     cases.write(conform_cases(name, report), {"target": name, "seed": str(report.options.seed), **_properties(report)})
@@ -294,18 +309,36 @@ def conform_cases(name: str, report: ConformReport) -> Iterator[Case]:
         yield Case(f"{suite}: known findings", known.finding.id, 0.0, known.verdict, known_words(known))
 
 
-def print_conform(out: Console, name: str, report: ConformReport, saved: Path | None = None) -> None:
-    """Print a report; with the place where the failing run was saved, how to run it again."""
+def print_conform(
+    out: Console,
+    name: str,
+    report: ConformReport,
+    saved: Path | None = None,
+    again: str | None = None,
+    said: Sequence[str] = (),
+) -> None:
+    """Print a report.
+
+    Args:
+        saved: where the failing run was saved.
+        again: how to run it again.
+        said: what was last heard from a process that has failed.
+    """
     for line in report_lines(name, report):
         out.print(line)
     if report.violation is not None:
         out.print()
         for line in violation_lines(report.violation):
             out.print(line)
+        if said:
+            out.print()
+            out.print("  the last lines on standard error:")
+            for line in said[-_SAID:]:
+                out.print(f"    {line}")
         if saved is not None:
             out.print()
             out.print(f"  saved as {saved}")
-            out.print(f"  run it again: kvspec conform {name} --replay {saved}")
+            out.print(f"  run it again: {again}")
     out.print()
     out.print(verdict_line(report))
 
@@ -313,9 +346,9 @@ def print_conform(out: Console, name: str, report: ConformReport, saved: Path | 
 # -- a violation as a file --------------------------------------------------------------------------------------------
 
 
-def command_line(name: str, options: ConformOptions) -> str:
+def command_line(target: Sequence[str], options: ConformOptions) -> str:
     """The command that drives a target in the same way: the seed, and what is not as it is by default."""
-    words = ["kvspec", "conform", name, "--seed", str(options.seed)]
+    words = ["kvspec", "conform", *target, "--seed", str(options.seed)]
     usual = ConformOptions()
     for field, option in _OPTION_OF.items():
         value = getattr(options, field)
@@ -337,13 +370,14 @@ def _group_text(kind: ManagerType) -> str:
     return ",".join(str(number) for number in (kind.num_blocks, kind.block_size, kind.window) if number is not None)
 
 
-def _save(folder: Path, name: str, violation: FoundViolation, options: ConformOptions) -> Path:
+def _save(folder: Path, asked: Asked, violation: FoundViolation, options: ConformOptions) -> Path:
     """Write the scenario into a new file of the folder."""
+    name = asked.name
     comment = "\n".join(
         [
             f"{name}: {violation.family}/{violation.rule} at the last operation",
             violation.what,
-            f"found by {command_line(name, options)}",
+            f"found by {command_line(asked.words, options)}",
         ]
     )
     return save_text(folder, f"{name}.{violation.family}.{violation.rule}", ".kv", scenario_text(violation, comment))
@@ -352,9 +386,9 @@ def _save(folder: Path, name: str, violation: FoundViolation, options: ConformOp
 # -- a scenario instead -----------------------------------------------------------------------------------------------
 
 
-def _replay(name: str, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
+def _replay(asked: Asked, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
     """Run a scenario on the target; what it expects is checked, too."""
-    make_target = load_target(name)
+    name = asked.name
     try:
         scenario = read_scenario(path)
     except ScenarioError as error:
@@ -362,8 +396,7 @@ def _replay(name: str, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
         fail_input(error.what, where=where, expected=error.expected)
     if scenario.chapter is not None:
         fail_input("this scenario runs on the spec, not on a target", where=str(path), expected="kvspec run")
-    with drivable(name):
-        found = run_scenario(scenario, make_target)
+    found = run_scenario(scenario, asked.make)
     verdict = REPLAYED[found.verdict]
     code = exit_for([verdict])
     out = console()

@@ -14,4 +14,17 @@ JunitOption = Annotated[
     Path | None,
     typer.Option("--junit", metavar="FILE", help="Write the result to FILE, as JUnit XML.", show_default=False),
 ]
+ExecOption = Annotated[
+    str | None,
+    typer.Option(
+        "--exec",
+        metavar="CMD",
+        help="Drive the manager for which this command speaks (docs/protocol.md), instead of a target.",
+        show_default=False,
+    ),
+]
+CallSecondsOption = Annotated[
+    float | None,
+    typer.Option(help="With --exec: seconds within which each call has to return; by default 10.", show_default=False),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace output files that kvspec did not make.")]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from kvspec.cli.errors import fail_input
 from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target, TargetError, missing_parts
+
+if TYPE_CHECKING:
+    from kvspec.model.remote.client import RemoteTargets
 
 OWN: Final = {
     "torch": "kvspec.impl.target:TorchTarget",
@@ -96,9 +100,74 @@ def _checked(found: Any, name: str) -> MakeTarget:
 
 
 @contextlib.contextmanager
-def drivable(name: str) -> Iterator[None]:
+def drivable(name: str, where: str = "TARGET") -> Iterator[None]:
     """What only shows when a target is made is bad input, too."""
     try:
         yield
     except TargetError as error:
-        fail_input(f"{name} {error}", where="TARGET")
+        fail_input(f"{name} {error}", where=where)
+
+
+class Asked(NamedTuple):
+    """A target, as a command was asked for it.
+
+    Attributes:
+        name: what reports call it.
+        words: how to ask for it on a command line.
+        make: makes one.
+        patience: seconds within which a call of it has to return, if it sees to that itself.
+        remote: the process that makes it, if that is another one.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    make: MakeTarget
+    patience: float | None = None
+    remote: RemoteTargets | None = None
+
+    @property
+    def last_words(self) -> list[str]:
+        """What was last heard from a process that has failed."""
+        return [] if self.remote is None else self.remote.last_words
+
+
+@contextlib.contextmanager
+def asked_for(target: str | None, command: str | None, call_seconds: float | None) -> Iterator[Asked]:
+    """The target of that name, or the one for which a command speaks; what turns out to be no target is bad input.
+
+    Raises:
+        InputError: both or neither are given, or it cannot be driven.
+    """
+    if command is None:
+        if call_seconds is not None:
+            fail_input("given without --exec", where="--call-seconds", expected="beside it")
+        if target is None:
+            fail_input("missing", where="TARGET", expected=f"{TARGET_HELP.removesuffix('.')}, or --exec CMD")
+        with drivable(target):
+            yield Asked(target, (target,), load_target(target))
+        return
+    if target is not None:
+        fail_input(f"given with the target {target}", where="--exec", expected="one of them")
+    with _started(command, call_seconds) as asked, drivable(asked.name, where="--exec"):
+        yield asked
+
+
+@contextlib.contextmanager
+def _started(command: str, call_seconds: float | None) -> Iterator[Asked]:
+    """The target for which a command speaks, for as long as its process is there."""
+    from kvspec.model.remote.client import CALL_SECONDS, RemoteTargets
+
+    try:
+        argv = shlex.split(command)
+    except ValueError as error:
+        fail_input(f"{command!r} cannot be split ({error})", where="--exec", expected="a command line")
+    if not argv:
+        fail_input("nothing", where="--exec", expected="a command line")
+    if call_seconds is not None and not call_seconds > 0:
+        fail_input(f"{call_seconds}", where="--call-seconds", expected="more than 0")
+    seconds = call_seconds or CALL_SECONDS
+    words = ("--exec", command, *(("--call-seconds", f"{seconds:g}") if call_seconds is not None else ()))
+    with RemoteTargets(argv, call_seconds=seconds) as targets:
+        with drivable(f"'{command}'", where="--exec"):
+            name = targets.introduction.name
+        yield Asked(name, words, targets, seconds, targets)

@@ -132,7 +132,7 @@ def test_the_command_that_is_saved_asks_for_the_same(given: list[str], monkeypat
 
     monkeypatch.setattr(conform_command, "drive", note)
     assert run(["conform", "model", *given]) == Exit.HOLDS
-    line = conform_command.command_line("model", asked[0])
+    line = conform_command.command_line(["model"], asked[0])
     assert set(given) <= set(shlex.split(line))
     assert run(shlex.split(line)[1:]) == Exit.HOLDS
     assert asked[0] == asked[1]
