@@ -1,6 +1,7 @@
 # make check   set up an environment in .venv and run the main job
 # make test    lint, types and tests, in the same environment
 # make lint    lint and types only
+# make peers   an environment for other projects' managers in .peers; make peer-NAME: only for one of them
 # make clean   remove the environment and everything that was built
 
 # Unset: the first Python on the PATH that is new enough. For another one: make check PYTHON=/path/to/python
@@ -20,7 +21,7 @@ LINKS := $(PACKAGES:%=.links/kvspec/%)
 unexport PYTHONPATH PYTHONHOME
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := check
-.PHONY: check test lint links clean
+.PHONY: check test lint links peers clean
 
 check: $(VENV)/.runtime
 	@$(BIN)/kvspec check $(if $(TRACE),--trace '$(TRACE)')
@@ -38,6 +39,14 @@ links: $(LINKS)
 $(LINKS): .links/kvspec/%:
 	@mkdir -p $(@D)
 	@ln -sfn ../../$* $@
+
+# kvspec is not installed for this: the links will do.
+INSTALL_PEERS := PYTHONPATH=.links $(BIN)/python -m kvspec.impl.adapters.install
+peers: $(VENV)/.python links
+	@$(INSTALL_PEERS)
+
+peer-%: $(VENV)/.python links
+	@$(INSTALL_PEERS) $*
 
 $(VENV)/.python:
 	@set -e; \
@@ -60,5 +69,5 @@ $(VENV)/.test: $(VENV)/.runtime
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .links build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers .links build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

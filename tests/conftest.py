@@ -1,4 +1,4 @@
-"""What holds for every test: the Hypothesis profile, and where tests marked `gpu` or `needs_file` run.
+"""What holds for every test: the Hypothesis profile, and where tests marked `gpu`, `peer` or `needs_file` run.
 
 ``HYPOTHESIS_PROFILE=ci`` (the default) generates the same examples on every run; ``deep`` looks for new ones, for
 longer, and remembers what failed.
@@ -11,6 +11,8 @@ import os
 
 import hypothesis
 import pytest
+
+from kvspec.impl.adapters import environment
 
 hypothesis.settings.register_profile(
     "ci",
@@ -50,6 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 gpu = torch.cuda.is_available()
             if not gpu:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        for marker in item.iter_markers("peer"):
+            if not environment.has(marker.args[0]):
+                item.add_marker(
+                    pytest.mark.skip(reason=f"needs {marker.args[0]} in .peers (make peer-{marker.args[0]})")
+                )
         for marker in item.iter_markers("needs_file"):
             if not os.path.exists(marker.args[0]):
                 item.add_marker(pytest.mark.skip(reason=f"needs the file {os.path.basename(marker.args[0])}"))

@@ -1,0 +1,67 @@
+"""The environment that other projects' managers live in: what can be in it, where it is, how one is started there.
+
+It is the folder ``.peers`` in the current folder, or the one that ``KVSPEC_PEERS`` names;
+`kvspec.impl.adapters.install` makes it. Only the standard library is needed here, since that runs first.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+PEERS: Final = ("transformers", "lmdeploy", "nano-vllm", "vllm", "sglang")
+"""What can be installed, the cheap ones first."""
+
+TARGETS: Final = {
+    "transformers": "transformers",
+    "lmdeploy": "lmdeploy",
+    "lmdeploy-window": "lmdeploy",
+    "nano-vllm": "nano-vllm",
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "sglang-unified": "sglang",
+    "sglang-unified-rust": "sglang",
+}
+"""Targets, and the peer that each of them needs."""
+
+
+class AbsentError(Exception):
+    """There is no environment, or it does not have the peer. The text says what makes it."""
+
+
+def folder() -> Path:
+    """Where the environment is, or would be."""
+    return Path(os.environ.get("KVSPEC_PEERS") or ".peers")
+
+
+def stamp(where: Path, part: str) -> Path:
+    """The file that says that a part is completely there."""
+    return where / f".{part}"
+
+
+def has(peer: str) -> bool:
+    """Whether the peer is completely there."""
+    return stamp(folder(), peer).is_file()
+
+
+def command(target: str, *options: str) -> list[str]:
+    """What starts the child process of one of `TARGETS`.
+
+    Args:
+        options: of `kvspec.impl.adapters.__main__`.
+
+    Raises:
+        AbsentError: the environment lacks what it needs.
+    """
+    peer = TARGETS[target]
+    if not has(peer):
+        made_by = f"make peer-{peer}, or python -m kvspec.impl.adapters.install {peer}"
+        raise AbsentError(f"{peer} is not installed in {folder()}; this does it: {made_by}")
+    return [str(folder() / "bin" / "python"), "-m", "kvspec.impl.adapters", target, *options]
+
+
+def variables() -> dict[str, str]:
+    """The variables of a child process: what is found does not depend on the machine or on the run."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return kept | {"PYTHONHASHSEED": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
