@@ -221,7 +221,7 @@ def _minimum(texts: list[str]) -> dict[str, int]:
         counter, equals, number = text.rpartition("=")
         if not equals or not (number.isascii() and number.isdecimal() and len(number) < 20):
             fail_input(f"'{text}'", where="--minimum", expected="COUNTER=N, as in hits=10")
-        found[counter.strip()] = int(number)
+        found[counter] = int(number)
     return found
 
 

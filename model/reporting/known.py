@@ -207,8 +207,10 @@ def _check(where: str, finding: Finding, folder: Path) -> None:
         re.compile(finding.what or "")
     except re.error as error:
         raise KnownError(where, f"what '{finding.what}' ({error})", "a regular expression") from error
-    if not finding.id.strip() or not finding.says.strip():
-        raise KnownError(where, "an empty id, or nothing in says", "a name, and a sentence")
+    if not re.fullmatch(r"[\w.:-]+", finding.id):
+        raise KnownError(where, f"id '{finding.id}'", "letters, digits, and . : - _ only")
+    if not finding.says.strip():
+        raise KnownError(where, "nothing in says", "a sentence")
     try:
         scenario = read_scenario(folder / finding.scenario)
     except OSError as error:

@@ -57,6 +57,9 @@ from kvspec.spec import CHAPTERS
         (["violated"], Exit.VIOLATED),
         (["failed"], Exit.VIOLATED),
         (["interrupted", "passed"], Exit.UNKNOWN),
+        (["known", "holds"], Exit.HOLDS),
+        (["known", "not observed"], Exit.UNKNOWN),
+        (["known", "holds", "violated"], Exit.VIOLATED),
     ],
 )
 def test_the_exit_code_of_verdicts(verdicts: list[str], code: Exit) -> None:
