@@ -368,7 +368,7 @@ class EngineAcceptor(Judging[Any]):
     def _need(self, call: Call, store: int) -> int:
         """The most blocks of a store that a call may have to take."""
         assert call.seq is not None
-        request, need = self._request(call.seq), call.spare
+        request, need = self._request(call.seq), call.spare[store] if call.spare else 0
         for number, group in enumerate(self.pool.layout.groups):
             if group.store != store:
                 continue

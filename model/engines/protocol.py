@@ -144,7 +144,7 @@ class Call(Record, frozen=True):
         refused: the manager had no room.
         room: for a refusal: tokens for which the request was to have room, the most that the call may ask for: the
             whole prompt, where all of it has to fit.
-        spare: for a refusal: blocks of each store that the call may leave free beside (a watermark).
+        spare: for a refusal: for each store, blocks that the call may leave free beside (a watermark); empty: none.
         late: a refusal that is legal for another reason than room, such as a hit that is not there yet.
         parent: the request whose blocks it came to share by the call (fork), at the same places.
     """
@@ -155,7 +155,7 @@ class Call(Record, frozen=True):
     hit: int | None = None
     refused: bool = False
     room: int = 0
-    spare: int = 0
+    spare: tuple[int, ...] = ()
     late: bool = False
     parent: str | None = None
 
