@@ -24,7 +24,8 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import TARGET_HELP, Asked, asked_for
+from kvspec.cli.targets import JUDGED_HELP, Asked, asked_for
+from kvspec.impl.adapters import environment
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
     ConformOptions,
@@ -79,7 +80,7 @@ _SAID: Final = 20
 
 def conform(
     context: typer.Context,
-    target: Annotated[str | None, typer.Argument(help=TARGET_HELP, show_default=False)] = None,
+    target: Annotated[str | None, typer.Argument(help=JUDGED_HELP, show_default=False)] = None,
     command: ExecOption = None,
     call_seconds: CallSecondsOption = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same operations.")] = 0,
@@ -143,7 +144,11 @@ def conform(
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Findings that are known and do not end the run.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Findings that are known and do not end the run; those of other projects have theirs.",
+            show_default=False,
+        ),
     ] = None,
     replay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Run this scenario instead.", show_default=False)
@@ -188,7 +193,7 @@ def conform(
             prefix_cache=not no_cache,
             sanitizer=sanitizer,
             minimum=_minimum(minimum or []),
-            known=None if known is None else _known(known),
+            known=_known(known or environment.known(target or "")),
         )
     except ValueError as error:
         name, colon, rest = str(error).partition(": ")
@@ -225,9 +230,9 @@ def _minimum(texts: list[str]) -> dict[str, int]:
     return found
 
 
-def _known(path: Path) -> KnownFindings:
+def _known(path: Path | None) -> KnownFindings | None:
     try:
-        return read_known(path)
+        return None if path is None else read_known(path)
     except KnownError as error:
         fail_input(error.what, where=error.where, expected=error.expected)
 

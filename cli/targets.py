@@ -1,4 +1,5 @@
-"""Targets by name: ``torch``, ``model``, or ``package.module:attribute`` for any class that follows the protocol."""
+"""Targets by name: ``torch``, ``model``, managers of other projects such as ``vllm``, or ``package.module:attribute``
+for any class that follows the protocol."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from kvspec.cli.errors import fail_input
+from kvspec.impl.adapters import environment
 from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target, TargetError, missing_parts
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ OWN: Final = {
 }
 TARGET_HELP: Final = f"{', '.join(OWN)}, or package.module:attribute."
 """What is said of an option or argument that takes a target."""
+JUDGED_HELP: Final = f"{', '.join((*OWN, *environment.TARGETS))}, or package.module:attribute."
+"""What is said where it may be a manager of another project."""
 
 OF_FORMS: Final[Mapping[str, Mapping[Form, str]]] = {
     "torch": {
@@ -142,14 +146,33 @@ def asked_for(target: str | None, command: str | None, call_seconds: float | Non
         if call_seconds is not None:
             fail_input("given without --exec", where="--call-seconds", expected="beside it")
         if target is None:
-            fail_input("missing", where="TARGET", expected=f"{TARGET_HELP.removesuffix('.')}, or --exec CMD")
-        with drivable(target):
-            yield Asked(target, (target,), load_target(target))
+            fail_input("missing", where="TARGET", expected=f"{JUDGED_HELP.removesuffix('.')}, or --exec CMD")
+        with drivable(target), _peer(target) if target in environment.TARGETS else _ours(target) as asked:
+            yield asked
         return
     if target is not None:
         fail_input(f"given with the target {target}", where="--exec", expected="one of them")
     with _started(command, call_seconds) as asked, drivable(asked.name, where="--exec"):
         yield asked
+
+
+@contextlib.contextmanager
+def _ours(target: str) -> Iterator[Asked]:
+    """A target that is made here."""
+    yield Asked(target, (target,), load_target(target))
+
+
+@contextlib.contextmanager
+def _peer(target: str) -> Iterator[Asked]:
+    """A manager of another project, which lives in the environment of peers."""
+    from kvspec.model.remote.client import CALL_SECONDS, RemoteTargets
+
+    try:
+        argv = environment.command(target)
+    except environment.AbsentError as error:
+        fail_input(f"{target} {error}", where="TARGET")
+    with RemoteTargets(argv) as targets:
+        yield Asked(target, (target,), targets, CALL_SECONDS, targets)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ PEERS: Final = ("transformers", "lmdeploy", "nano-vllm", "vllm", "sglang")
 TARGETS: Final = {
     "transformers": "transformers",
     "lmdeploy": "lmdeploy",
-    "lmdeploy-window": "lmdeploy",
     "nano-vllm": "nano-vllm",
     "vllm": "vllm",
     "sglang": "sglang",
@@ -24,6 +23,12 @@ TARGETS: Final = {
     "sglang-unified-rust": "sglang",
 }
 """Targets, and the peer that each of them needs."""
+
+
+_VARIABLES: Final = (
+    "-u", "PYTHONPATH", "-u", "PYTHONHOME",
+    "PYTHONHASHSEED=0", "VLLM_LOGGING_LEVEL=ERROR", "HF_HUB_OFFLINE=1", "CUDA_VISIBLE_DEVICES=",
+)  # fmt: skip
 
 
 class AbsentError(Exception):
@@ -46,7 +51,7 @@ def has(peer: str) -> bool:
 
 
 def command(target: str, *options: str) -> list[str]:
-    """What starts the child process of one of `TARGETS`.
+    """What starts the child process of one of `TARGETS`; what it does hangs neither on the machine nor on the run.
 
     Args:
         options: of `kvspec.impl.adapters.__main__`.
@@ -57,11 +62,17 @@ def command(target: str, *options: str) -> list[str]:
     peer = TARGETS[target]
     if not has(peer):
         made_by = f"make peer-{peer}, or python -m kvspec.impl.adapters.install {peer}"
-        raise AbsentError(f"{peer} is not installed in {folder()}; this does it: {made_by}")
-    return [str(folder() / "bin" / "python"), "-m", "kvspec.impl.adapters", target, *options]
+        raise AbsentError(f"needs {peer} in {folder()}, expected what this makes: {made_by}")
+    python = str(folder() / "bin" / "python")
+    return ["env", *_VARIABLES, python, "-m", "kvspec.impl.adapters", target, *options]
 
 
-def variables() -> dict[str, str]:
-    """The variables of a child process: what is found does not depend on the machine or on the run."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return kept | {"PYTHONHASHSEED": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+def module(target: str) -> str:
+    """The name of the adapter's module."""
+    return f"kvspec.impl.adapters.{target.replace('-', '_')}"
+
+
+def known(target: str) -> Path | None:
+    """The list of what is known of a target, if there is one."""
+    file = Path(__file__).parent / "known" / f"{target}.toml"
+    return file if file.is_file() else None

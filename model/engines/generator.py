@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import kvspec.model.operations as ops
-from kvspec.model.conformance import EngineConfig, PoolConfig
+from kvspec.model.conformance import Context, EngineConfig, PoolConfig
 from kvspec.model.engines.protocol import Abilities
 from kvspec.model.generator import CONTEXTS, LOOKALIKES, Kind, Source
 from kvspec.model.operations import AnyOperation
@@ -49,7 +49,8 @@ class EngineGenerator:
         longest = self.layout.longest_request
         self._longest = max(2, longest if source.chance(0.5) else longest * source.choice((1, 2, 3)) // 4)
         self._alphabet = range(source.choice((1, 2, 2, 3)))
-        self._contexts = source.choice(LOOKALIKES) if source.chance(0.3) else (source.choice(CONTEXTS),)
+        contexts = source.choice(LOOKALIKES) if source.chance(0.3) else (source.choice(CONTEXTS),)
+        self._contexts = contexts if self.layout.contexts else (Context(),)
         self._stems = [self._tokens(self._longest) for _ in range(source.integer(1, 3))]
         self._most = source.choice((1, 2, 3, 4, 6, 8))
         self._talkative = source.choice((0.1, 0.3, 0.6))

@@ -74,6 +74,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         longest_request: tokens, generated ones included, that a request may have for it to fit alone.
         evicts: whether `EngineTarget.evict` does something.
         resets: whether `EngineTarget.reset` does something.
+        contexts: whether requests can have a context (an adapter, a salt, images).
     """
 
     stores: tuple[Store, ...]
@@ -83,6 +84,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     longest_hit: bool = True
     evicts: bool = False
     resets: bool = True
+    contexts: bool = True
 
 
 class Abilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
