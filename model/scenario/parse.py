@@ -459,7 +459,7 @@ def _options(pool: Node) -> dict[str, Node]:
 
 
 def _is_name(node: Any) -> bool:
-    return isinstance(node, Tree) and node.data == "name"
+    return isinstance(node, Tree) and node.data in ("name", "variant")
 
 
 def _plain(kind: Callable[..., ops.Operation]) -> Callable[[_Reader, list[Any]], ops.Operation]:
