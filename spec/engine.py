@@ -1,5 +1,5 @@
-"""Blocks of a manager inside a running engine, which hands out keys before contents (design note: acceptance of other
-managers; vLLM `KVCacheManager`, SGLang `RadixCache`, LMDeploy `BlockTrie`).
+"""Blocks of a manager inside a running engine, which hands out keys before contents (beside the contract: what managers
+of other projects have in common, such as vLLM's `KVCacheManager`, SGLang's `RadixCache`, LMDeploy's `BlockTrie`).
 
 Such a manager plans a whole step before the device does anything. It may publish a block that the step is still to
 write, and another request of the same step may match it: every layer of attention writes before it reads. It may keep
@@ -133,37 +133,37 @@ class Engine(Machine):
     def write(self, block: Block, seq: Seq, index: Index, chain: Chain) -> None:
         """A holder writes a block up to some token, or a state into it.
 
-        What is there already may be written again; what is there may be gone on with, as far as a key agrees; and
-        whoever is alone may write anything. A state that was published ahead takes the place of the one before it, if
-        its writer and the cache are all who hold the block. Who writes a part of what it relies on goes on relying on
-        all of it.
+        What is there already may be written again. Otherwise it has to agree with the key, and either goes on with what
+        is there or takes nothing from others that they rely on. Who writes a part of what it relies on goes on
+        relying on all of it.
         """
-        goes_on = self.covers(chain, self.content[block])
-        agrees = implies(
-            self.keyed.has(block), self.covers(self.key[block], chain) | self.covers(chain, self.key[block])
-        )
+        key = self.key[block]
+        agrees = implies(self.keyed.has(block), self.covers(key, chain) | self.covers(chain, key))
+        spares = self.covers(chain, self.content[block]) | self.spares_others(block, seq, index, chain)
         require(self.holds(block, seq, index))
-        require(
-            self.covers(self.content[block], chain)
-            | (goes_on & agrees)
-            | self.blocks.holders[block].is_only(Seat.seq_at(seq, index))
-            | (self.replaces(block, chain) & self.is_only_user(block, seq, index))
-        )
+        require(self.covers(self.content[block], chain) | (agrees & spares))
         with when(~self.covers(self.relies[block, seq, index], chain)):
             self.relies[block, seq, index] = chain
         with when(~self.covers(self.content[block], chain)):
-            with when(self.covers(chain, self.key[block])):
-                self.ahead.discard(block)
-            self.content[block] = chain
+            self.fill(block, chain)
 
     @event
     def copy(self, source: Block, target: Block, seq: Seq, index: Index) -> None:
-        """The device copies a block that is held to one that only the taker of the copy holds."""
+        """The device copies a block that is held to another one, whose key, if it has one, is ahead, and where nobody else
+        relies on what is there."""
         require(source != target)
         require(~self.blocks.holders[source].is_empty())
-        require(self.blocks.holders[target].is_only(Seat.seq_at(seq, index)))
-        self.content[target] = self.content[source]
+        require(self.holds(target, seq, index))
+        require(implies(self.keyed.has(target), self.ahead.has(target)))
+        require(self.spares_others(target, seq, index, self.content[source]))
         self.relies[target, seq, index] = self.content[source]
+        self.fill(target, self.content[source])
+
+    def fill(self, block: Block, chain: Chain) -> None:
+        """The block has another content; what its key says is there, or still is to come."""
+        with when(self.covers(chain, self.key[block])):
+            self.ahead.discard(block)
+        self.content[block] = chain
 
     # -- keys ----------------------------------------------------------------------------------------------------
 
@@ -186,12 +186,11 @@ class Engine(Machine):
 
     @event
     def publish_ahead(self, block: Block, key: Chain) -> None:
-        """A block that this step will write can be matched already; it is ahead until what the key says is there. Until
-        then a block of states may have another one."""
+        """A block that this step will write can be matched already, whatever is in it; it is ahead until what the key
+        says is there."""
         require(self.in_step)
         require(~self.keyed.has(block))
         require(~self.blocks.holders[block].is_empty())
-        require(self.covers(key, self.content[block]) | ~self.layered(key))
         self.blocks.share(block, Seat.cache_of(key))
         self.keyed.add(block)
         self.key[block] = key
@@ -227,19 +226,26 @@ class Engine(Machine):
         """The block stands at this place of the table."""
         return self.blocks.holders[block].has(Seat.seq_at(seq, index))
 
-    def without_users(self, block: Block) -> Bool:
-        """No table holds the block, and nothing outside."""
-        return forall(Seat, lambda h: implies(self.blocks.holders[block].has(h), h.is_case(Seat.cache_of)))
-
-    def replaces(self, block: Block, chain: Chain) -> Bool:
-        """A state that was published ahead is written."""
-        return self.ahead.has(block) & ~self.layered(self.key[block]) & self.covers(chain, self.key[block])
-
-    def is_only_user(self, block: Block, seq: Seq, index: Index) -> Bool:
-        """Nothing but this place of a table, and the cache, holds the block."""
+    def spares_others(self, block: Block, seq: Seq, index: Index, chain: Chain) -> Bool:
+        """With this chain in the block, all other places that hold it find what they rely on, now or when what was
+        published ahead is there; and nothing outside needs the block."""
         return forall(
-            Seq, Index, lambda s, i: implies(self.holds(block, s, i), (s == seq) & (i == index))
-        ) & forall(Pin, lambda p: ~self.blocks.holders[block].has(Seat.pin_of(p)))
+            Seq,
+            Index,
+            lambda s, i: implies(
+                self.holds(block, s, i) & ((s != seq) | (i != index)),
+                self.covers(chain, self.relies[block, s, i])
+                | (self.ahead.has(block) & (self.relies[block, s, i] == self.key[block])),
+            ),
+        ) & ~self.is_needed_outside(block)
+
+    def is_needed_outside(self, block: Block) -> Bool:
+        """Something that is no table and not the cache holds the block."""
+        return exists(Pin, lambda p: self.blocks.holders[block].has(Seat.pin_of(p)))
+
+    def has_no_user(self, block: Block) -> Bool:
+        """No table holds the block, and nothing outside."""
+        return ~self.is_needed_outside(block) & ~exists(Seq, Index, lambda s, i: self.holds(block, s, i))
 
     # -- invariants ----------------------------------------------------------------------------------------------
 
@@ -273,20 +279,11 @@ class Engine(Machine):
             lambda b: implies(self.keyed.has(b) & ~self.ahead.has(b), self.covers(self.content[b], self.key[b])),
         )
 
-    @invariant("a block that is still to be written holds at most a part of what its key says, or another state")
-    def ahead_fits(self) -> Bool:
-        return forall(
-            Block,
-            lambda b: implies(
-                self.ahead.has(b), self.covers(self.key[b], self.content[b]) | ~self.layered(self.key[b])
-            ),
-        )
-
     @invariant("a key is ahead only as long as what it says is not there")
     def ahead_unwritten(self) -> Bool:
         return forall(Block, lambda b: implies(self.ahead.has(b), ~self.covers(self.content[b], self.key[b])))
 
-    @invariant("what a holder relies on is there, or is the key that this step is still to write")
+    @invariant("what a holder relies on is there, or is the key, not of a state, that this step is still to write")
     def relied_there(self) -> Bool:
         return forall(
             Block,
@@ -295,7 +292,7 @@ class Engine(Machine):
             lambda b, s, i: implies(
                 self.holds(b, s, i),
                 self.covers(self.content[b], self.relies[b, s, i])
-                | (self.ahead.has(b) & (self.relies[b, s, i] == self.key[b])),
+                | (self.ahead.has(b) & (self.relies[b, s, i] == self.key[b]) & self.layered(self.key[b])),
             ),
         )
 
@@ -370,14 +367,28 @@ class Engine(Machine):
         relied = old(self).relies[block, seq, index]
         return implies(self.covers(relied, chain), self.relies[block, seq, index] == relied)
 
-    @theorem("whoever else holds a block that is written still finds in it all that was there", after=write)
+    @theorem("whoever else holds a block that is written still finds in it what it relies on", after=write)
     def others_undisturbed(self, block: Block, seq: Seq, index: Index) -> Bool:
         return forall(
-            Seat,
-            lambda h: implies(
-                self.blocks.holders[block].has(h) & (h != Seat.seq_at(seq, index)),
-                self.covers(self.content[block], old(self).content[block]),
+            Seq,
+            Index,
+            lambda s, i: implies(
+                self.holds(block, s, i)
+                & ((s != seq) | (i != index))
+                & self.covers(old(self).content[block], self.relies[block, s, i]),
+                self.covers(self.content[block], self.relies[block, s, i]),
             ),
+        )
+
+    @theorem("what is needed outside still has all that it had after it was written", after=write)
+    def outside_undisturbed(self, block: Block) -> Bool:
+        return implies(self.is_needed_outside(block), self.covers(self.content[block], old(self).content[block]))
+
+    @theorem("what a key says is still there after its block was written", after=write)
+    def key_undisturbed(self, block: Block) -> Bool:
+        key = self.key[block]
+        return implies(
+            self.keyed.has(block) & self.covers(old(self).content[block], key), self.covers(self.content[block], key)
         )
 
     @theorem("a write changes one block, and what one holder relies on", after=write)
@@ -391,12 +402,13 @@ class Engine(Machine):
             ),
         )
 
-    @theorem("a copy is from a block that is held to another one, of the taker alone", after=copy)
+    @theorem("a copy is from a block that is held to another one, and only its taker relies on it by now", after=copy)
     def copied_from_held(self, source: Block, target: Block, seq: Seq, index: Index) -> Bool:
         return (
             (source != target)
             & ~self.blocks.holders[source].is_empty()
-            & self.blocks.holders[target].is_only(Seat.seq_at(seq, index))
+            & self.holds(target, seq, index)
+            & ~self.is_needed_outside(target)
         )
 
     @theorem("a copy has what its source had, and its source is as it was", after=copy)
@@ -447,7 +459,7 @@ class Engine(Machine):
             Seq,
             Index,
             lambda b, s, i: implies(
-                self.blocks.usable.has(b) & ~self.keyed.has(b) & self.without_users(b), possible(self.take)(b, s, i)
+                self.blocks.usable.has(b) & ~self.keyed.has(b) & self.has_no_user(b), possible(self.take)(b, s, i)
             ),
         )
 
@@ -464,17 +476,18 @@ class Engine(Machine):
 
     @theorem("a table can give back whatever it holds")
     def can_release(self) -> Bool:
-        return forall(
-            Block, Seq, Index, lambda b, s, i: implies(self.holds(b, s, i), possible(self.release)(b, s, i))
-        )
+        return forall(Block, Seq, Index, lambda b, s, i: implies(self.holds(b, s, i), possible(self.release)(b, s, i)))
 
-    @theorem("a holder can write again what it relies on: it is there, or this step is still to write it")
+    @theorem("a holder can write again what is there")
     def can_rewrite(self) -> Bool:
         return forall(
             Block,
             Seq,
             Index,
-            lambda b, s, i: implies(self.holds(b, s, i), possible(self.write)(b, s, i, self.relies[b, s, i])),
+            Chain,
+            lambda b, s, i, c: implies(
+                self.holds(b, s, i) & self.covers(self.content[b], c), possible(self.write)(b, s, i, c)
+            ),
         )
 
     @theorem("whoever is alone can write anything: a state is replaced in its place")
@@ -486,6 +499,25 @@ class Engine(Machine):
             Chain,
             lambda b, s, i, c: implies(
                 self.blocks.holders[b].is_only(Seat.seq_at(s, i)), possible(self.write)(b, s, i, c)
+            ),
+        )
+
+    @theorem("what was published ahead can be written by any holder, if all others rely on that or on a part of it")
+    def can_settle(self) -> Bool:
+        return forall(
+            Block,
+            Seq,
+            Index,
+            lambda b, s, i: implies(
+                self.ahead.has(b)
+                & self.holds(b, s, i)
+                & ~self.is_needed_outside(b)
+                & forall(
+                    Seq,
+                    Index,
+                    lambda r, j: implies(self.holds(b, r, j), self.covers(self.key[b], self.relies[b, r, j])),
+                ),
+                possible(self.write)(b, s, i, self.key[b]),
             ),
         )
 
@@ -502,7 +534,7 @@ class Engine(Machine):
             ),
         )
 
-    @theorem("a step can publish ahead what is still empty, under any key")
+    @theorem("a step can publish any block that a table holds ahead of its content, under any key")
     def can_publish_ahead(self) -> Bool:
         return forall(
             Block,
@@ -510,7 +542,7 @@ class Engine(Machine):
             Index,
             Chain,
             lambda b, s, i, k: implies(
-                self.in_step & self.holds(b, s, i) & ~self.keyed.has(b) & (self.content[b] == self.nothing),
+                self.in_step & self.holds(b, s, i) & ~self.keyed.has(b),
                 possible(self.publish_ahead)(b, k),
             ),
         )
@@ -521,7 +553,7 @@ class Engine(Machine):
 
     @theorem("a key that was published ahead can be taken back when no table holds its block")
     def can_take_back(self) -> Bool:
-        return forall(Block, lambda b: implies(self.keyed.has(b) & self.without_users(b), possible(self.forget)(b)))
+        return forall(Block, lambda b: implies(self.keyed.has(b) & self.has_no_user(b), possible(self.forget)(b)))
 
     @theorem("a step can end when what each key says is there")
     def can_end(self) -> Bool:
