@@ -1,6 +1,7 @@
 # make check   set up an environment in .venv and run the main job
 # make test    lint, types and tests, in the same environment
 # make lint    lint and types only
+# make driver  build the C++ driver of docs/drivers as build/paged_driver, with $(CXX)
 # make peers   an environment for other projects' managers in .peers; make peer-NAME: only for one of them
 # make clean   remove the environment and everything that was built
 
@@ -21,7 +22,7 @@ LINKS := $(PACKAGES:%=.links/kvspec/%)
 unexport PYTHONPATH PYTHONHOME
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := check
-.PHONY: check test lint links peers clean
+.PHONY: check test lint links peers clean driver
 
 check: $(VENV)/.runtime
 	@$(BIN)/kvspec check $(if $(TRACE),--trace '$(TRACE)')
@@ -67,6 +68,12 @@ $(VENV)/.test: $(VENV)/.runtime
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) -e '.[test]'
 	@touch $@
+
+driver: build/paged_driver
+
+build/paged_driver: $(wildcard docs/drivers/cpp/*)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -O2 -Wall -Wextra -o $@ docs/drivers/cpp/paged_driver.cpp
 
 clean:
 	rm -rf $(VENV) .peers .links build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
