@@ -112,6 +112,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
         "used_count": "the counter of used blocks is the number of blocks that sequences hold",
     },
     Family.PROGRESS: {
+        "ended_early": "a request that fits ends when all that it generates was computed, or it is aborted",
         "evict_enough": "evict(n) frees n blocks, or all that are idle",
         "goes_on": "an engine whose requests fit goes on with one of them",
         "refused_for_cause": "allocate is refused only if free and idle blocks that can be had together are too few",
@@ -173,6 +174,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
         "crash": "the target answers or raises MisuseError; every other exception is a fault",
         "error_expected": "a call that makes no sense is answered with MisuseError",
         "legal_call_refused": "a call that makes sense is not answered with an error",
+        "records": "what an engine reports names only what there is, and shows all that it says it shows",
         "no_return": "every call returns, whichever thread it comes from, while no other call is running",
     },
 }

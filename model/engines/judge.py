@@ -25,6 +25,7 @@ from kvspec.model.engines.protocol import (
     Run,
     Shown,
 )
+from kvspec.model.engines.sense import Sense, layout_of
 from kvspec.model.operations import Operation
 from kvspec.model.promises import ENGINE_CHAPTER, ENGINE_STEP_FAMILIES, Family, Violation
 from kvspec.model.world import Chain, covers
@@ -52,15 +53,18 @@ class EngineAcceptor(Judging[Any]):
         if not self.sees(Capability.ENGINE):
             raise TargetError(f"lacks the capability {Capability.ENGINE}, without which no engine can be judged")
         self.engine = cast(EngineTarget, target)
-        self.pool.set_up(self.engine.layout())
+        self.pool.set_up(layout_of(self.engine))
+        self._sense = Sense(self.pool.layout, self.capabilities)
         self.handles: dict[str, int] = {}
         self.events: list[CacheEvent] = []
         self._keys: dict[Chain, str] = {}
         self._chains: dict[str, Chain] = {}
         self._refs: list[Counter[int]] = [Counter() for _ in self.pool.memories]
         self._pins: set[Pin] = set()
+        self._overlapped = config.engine is not None and config.engine.overlapped
         self._names: set[str] = set()
-        self._idle = 0
+        self._aborted: str | None = None
+        self._idle = self._stuck = 0
         self._last: AnyRecord | None = None
 
     # -- operations ----------------------------------------------------------------------------------------------
@@ -87,9 +91,10 @@ class EngineAcceptor(Judging[Any]):
 
     def abort(self, seq: str) -> None:
         def explain(records: list[AnyRecord]) -> None:
+            self._aborted = seq
             self._all(records)
             if seq in self.pool.requests:
-                self._over(Ended(seq))
+                self._over(seq)
 
         self._judge("abort", (seq,), lambda: self.engine.abort(seq), explain, self._unknown(seq))
 
@@ -101,13 +106,20 @@ class EngineAcceptor(Judging[Any]):
         def explain(records: list[AnyRecord]) -> None:
             self._all(records)
             refused = any(isinstance(r, Call) and r.refused for r in records)
-            if self.pool.layout.resets and not refused:
-                for memory in self.pool.memories:
-                    if memory.keyed:
-                        what = f"{memory.key[min(memory.keyed)]} can still be matched"
-                        raise Violation(Family.MAP_TRUTH, "reset_forgets", what)
+            if self.pool.layout.resets:
+                self._reset_refused() if refused else self._reset()
 
         self._judge("reset", (), self.engine.reset, explain, None)
+
+    def _reset(self) -> None:
+        for memory in self.pool.memories:
+            if memory.keyed:
+                what = f"{memory.key[min(memory.keyed)]} can still be matched"
+                raise Violation(Family.MAP_TRUTH, "reset_forgets", what)
+
+    def _reset_refused(self) -> None:
+        if not self.pool.requests and all(memory.unheld == len(memory.store.ids) for memory in self.pool.memories):
+            raise Violation(Family.PROGRESS, "reset_refused", "a reset was refused, and no block is in use")
 
     def close(self) -> None:
         def explain(_: Any) -> None:
@@ -138,19 +150,29 @@ class EngineAcceptor(Judging[Any]):
 
     def _goes_on(self, records: Sequence[AnyRecord]) -> None:
         """With requests that fit, an engine does not stand still."""
+        requests = self.pool.requests
         late = any(isinstance(r, Call) and r.refused and r.late for r in records)
-        worked = any(isinstance(r, (Forward, Ended)) for r in records)
-        fits = all(len(r.tokens) <= self.pool.layout.longest_request for r in self.pool.requests.values())
-        self._idle = 0 if worked or late or not fits or not self.pool.requests else self._idle + 1
+        worked = any(isinstance(r, Ended) or (isinstance(r, Forward) and r.batch) for r in records)
+        fits = all(self._fits(request) for request in requests.values())
+        self._idle = 0 if worked or late or not fits or not requests else self._idle + 1
+        self._stuck = self._stuck + 1 if fits and requests else 0
+        waiting = ", ".join(requests)
         if self._idle >= _IDLE_STEPS:
-            waiting = ", ".join(self.pool.requests)
             raise Violation(Family.PROGRESS, "goes_on", f"{self._idle} steps did nothing, and {waiting} wait")
+        if self._stuck >= _IDLE_STEPS + sum(len(request.tokens) for request in requests.values()):
+            what = f"{self._stuck} steps computed nothing that was not computed before, and {waiting} wait"
+            raise Violation(Family.PROGRESS, "goes_on", what)
+
+    def _fits(self, request: EngineRequest) -> bool:
+        return len(request.tokens) <= self.pool.layout.longest_request
 
     # -- records -------------------------------------------------------------------------------------------------
 
     def _all(self, records: list[AnyRecord]) -> None:
         for record in records:
             self._last = record
+            if type(record) not in _EXPLAIN:
+                raise Violation(Family.MISUSE, "records", f"{record!r} is no record of an engine")
             _EXPLAIN[type(record)](self, record)
 
     def _request(self, seq: str) -> EngineRequest:
@@ -159,16 +181,27 @@ class EngineAcceptor(Judging[Any]):
         return self.pool.requests[seq]
 
     def _know(self, record: Known) -> None:
-        self._request(record.seq).known = record.num_tokens
+        request = self._request(record.seq)
+        self._sense.known(record, request)
+        request.known = record.num_tokens
 
     def _preempted(self, record: Preempted) -> None:
         self._empty(record.seq, "was preempted")
         self._request(record.seq).computed = 0
         self.counts["preemptions"] += 1
 
-    def _over(self, record: Ended) -> None:
-        self._empty(record.seq, "is over")
-        del self.pool.requests[record.seq]
+    def _ended(self, record: Ended) -> None:
+        """A request that fits ends when all that it generates has been computed, or it was aborted."""
+        request = self._request(record.seq)
+        if request.furthest < len(request.tokens) - 1 and record.seq != self._aborted and self._fits(request):
+            what = f"{record.seq} is over, and {request.furthest} of its {len(request.tokens)} tokens were computed"
+            raise Violation(Family.PROGRESS, "ended_early", what)
+        self._over(record.seq)
+
+    def _over(self, seq: str) -> None:
+        self._empty(seq, "is over")
+        del self.pool.requests[seq]
+        self._stuck = 0
 
     def _empty(self, seq: str, why: str) -> None:
         for number, table in enumerate(self._request(seq).tables):
@@ -181,6 +214,7 @@ class EngineAcceptor(Judging[Any]):
 
     def _called(self, call: Call) -> None:
         self.counts["calls"] += 1
+        self._sense.call(call)
         best = self._best(call)
         new = _Changes(self, call.shown)
         self._forget(new.replaced())
@@ -376,11 +410,13 @@ class EngineAcceptor(Judging[Any]):
                 need += _STATE_BLOCKS
             else:
                 need += max(0, -(-call.room // group.block_size) - len(request.tables[number]))
+                need += self.pool.layout.hit_stride % group.block_size > 0  # a block that is copied stays where it is
         return need
 
     # -- the device ----------------------------------------------------------------------------------------------
 
     def _copied(self, copy: Copy) -> None:
+        self._sense.copy(copy)
         place = next(self.pool.places(copy.store, copy.target), None)
         if place is None:
             what = f"block {copy.source} is copied to block {copy.target}, which no table has"
@@ -396,12 +432,20 @@ class EngineAcceptor(Judging[Any]):
             self._write(run)
         for run in runs:
             self._read(run)
-            self._request(run.seq).computed = run.stop
+            self._advance(run)
             self.counts["tokens"] += run.stop - run.start
 
-    def _in_turn(self, run: Run) -> bool:
+    def _advance(self, run: Run) -> None:
         request = self._request(run.seq)
-        if run.start != request.computed or not run.start < run.stop <= len(request.tokens):
+        request.computed = run.stop
+        if run.stop > request.furthest:
+            request.furthest, self._stuck = run.stop, 0
+
+    def _in_turn(self, run: Run) -> bool:
+        self._sense.run(run)
+        request = self._request(run.seq)
+        most = len(request.tokens) if self._overlapped else request.known
+        if run.start != request.computed or not run.start < run.stop <= most:
             what = f"tokens [{run.start}, {run.stop}) of {run.seq} are computed; {request.computed} are computed so far"
             raise Violation(Family.UNITS, "computed_in_turn", f"{what}, {request.known} are known")
         return True
@@ -501,7 +545,7 @@ class EngineAcceptor(Judging[Any]):
     def last_record(self) -> Iterator[str]:
         """What was looked at last, as the target sent it."""
         if self._last is not None:
-            yield f"last {msgspec.json.encode(self._last).decode()}"
+            yield f"last {_sent(self._last)}"
 
     def drain(self) -> None:
         """End all requests and drop the keys: everything must be free."""
@@ -551,6 +595,13 @@ class EngineAcceptor(Judging[Any]):
         return f" of store {number}" if len(self.pool.memories) > 1 else ""
 
 
+def _sent(record: AnyRecord) -> str:
+    try:
+        return msgspec.json.encode(record).decode()
+    except Exception:  # in one process a record may have anything in it
+        return repr(record)
+
+
 def _told(numbers: Sequence[int]) -> str:
     return " and ".join(map(str, numbers)) + " blocks"
 
@@ -565,6 +616,7 @@ class _Changes:
         self.pins = judge._pins if shown.pins is None else set(shown.pins)
         for seq, tables in shown.tables.items():
             self._compare(judge._request(seq), seq, tables)
+        self._new = self._just_come()
         self._given: list[tuple[int, int, str]] = []
         self.dropped: list[set[int]] = [set() for _ in judge.pool.memories]
         for store, keys in enumerate(shown.keys):
@@ -599,10 +651,14 @@ class _Changes:
         return found
 
     def published(self, early: bool) -> list[tuple[int, int, str]]:
-        """Blocks that got a key: those that were held before, or those that have just been taken."""
-        groups = self._pool.layout.groups
-        new = {(groups[place.group].store, block) for place, block in self.came}
-        return [given for given in self._given if ((given[0], given[1]) not in new) == early]
+        """Blocks that got a key: those that were held before and stay where they are, or those that have just come."""
+        return [given for given in self._given if (given[:2] not in self._new) == early]
+
+    def _just_come(self) -> set[tuple[int, int]]:
+        """Blocks of stores that nobody has who had them before."""
+        pool, left = self._pool, {place for place, _ in self.left}
+        came = {(pool.group(place).store, block) for place, block in self.came}
+        return {block for block in came if all(place in left for place in pool.places(*block))}
 
 
 _EXPLAIN: Final[Mapping[type, Callable[[EngineAcceptor, Any], None]]] = {
@@ -611,5 +667,5 @@ _EXPLAIN: Final[Mapping[type, Callable[[EngineAcceptor, Any], None]]] = {
     Forward: EngineAcceptor._forward,
     Known: EngineAcceptor._know,
     Preempted: EngineAcceptor._preempted,
-    Ended: EngineAcceptor._over,
+    Ended: EngineAcceptor._ended,
 }

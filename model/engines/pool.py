@@ -49,6 +49,7 @@ class EngineRequest:
         tokens: the prompt, and all that it will generate.
         known: how many of them the host knows.
         computed: how many the device has computed.
+        furthest: how many it has ever computed.
         tables: for each group the block of every place.
         groups: what each group's blocks contain.
     """
@@ -57,7 +58,7 @@ class EngineRequest:
         self.tokens = (*prompt, *output)
         self.context = context
         self.known = len(prompt)
-        self.computed = 0
+        self.computed = self.furthest = 0
         self.tables: list[Table] = [[] for _ in layout.groups]
         parts = {name: getattr(context, name) for name in context.__struct_fields__}
         self.groups = [
@@ -89,6 +90,14 @@ class Memory:
     def content(self, block: int) -> Chain:
         """What is in a block."""
         return self._content.get(block, NOTHING)
+
+    @property
+    def keys(self) -> dict[Chain, set[int]]:
+        """What can be found, and the blocks that have it."""
+        found: dict[Chain, set[int]] = {}
+        for block in self.keyed:
+            found.setdefault(self.key[block], set()).add(block)
+        return found
 
     def users(self, block: int) -> list[Any]:
         """Who holds the block beside the cache."""
@@ -196,25 +205,24 @@ class EnginePool:
 
     def longest_hit(self, seq: str, limit: int) -> int:
         """The most tokens, at most `limit`, that can be found in the cache."""
-        stride = self.layout.hit_stride
-        keys = [{m.key[b] for b in m.keyed} for m in self.memories]
-        return next(
-            (n for n in range(limit // stride * stride, 0, -stride) if self._can_hit(seq, n, keys)),
-            0,
-        )
+        stride, there = self.layout.hit_stride, [memory.keys for memory in self.memories]
+        return next((n for n in range(limit // stride * stride, 0, -stride) if self._can_hit(seq, n, there)), 0)
 
-    def _can_hit(self, seq: str, num_tokens: int, keys: list[set[Chain]]) -> bool:
+    def _can_hit(self, seq: str, num_tokens: int, there: list[dict[Chain, set[int]]]) -> bool:
         return all(
-            self._found(keys[self.layout.groups[number].store], number, chain)
-            for number in range(len(self.layout.groups))
+            self._found(there[group.store], self.memories[group.store].ahead, chain)
+            for number, group in enumerate(self.layout.groups)
             for chain in self.needed(seq, number, num_tokens)
         )
 
-    def _found(self, keys: set[Chain], number: int, chain: Chain) -> bool:
-        if chain in keys:
-            ready = self.memories[self.layout.groups[number].store]
-            return _layered(chain) or any(ready.key[b] is chain for b in ready.keyed - ready.ahead)
-        return not chain.full and any(covers(key, chain) for key in keys)
+    def _found(self, keys: dict[Chain, set[int]], ahead: set[int], chain: Chain) -> bool:
+        """Whether a block with this content can be mounted or, where it is not a whole one, copied.
+
+        Only layers that write before they read find there what is still to be written; a copy is made before.
+        """
+        if chain.full:
+            return chain in keys and (_layered(chain) or bool(keys[chain] - ahead))
+        return any(covers(key, chain) and bool(blocks - ahead) for key, blocks in keys.items())
 
     def needed(self, seq: str, number: int, num_tokens: int) -> list[Chain]:
         """What a group needs for a hit of so many tokens."""

@@ -1,26 +1,28 @@
 """A small engine that does all that it may: the reference of the form ``engines``.
 
 Its manager has one pool of blocks for all groups, as vLLM's has. It publishes blocks before they are written, keeps
-several blocks for one key, and drops a key when its block is handed out again. What is left open (which block, which of
-several with one key) is decided by a seed.
+several blocks for one key, and drops a key when its block is handed out again. In the variant ``partial`` a hit may end
+inside a block, whose beginning is copied. Which of several blocks with one key is hit, is decided by a seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from kvspec.model.conformance import Capability, Context, MisuseError, PoolConfig
 from kvspec.model.engines.protocol import (
     Abilities,
     AnyRecord,
+    Copy,
     Ended,
     Forward,
     Group,
     Known,
     Layout,
     Move,
+    Pin,
     Preempted,
     Run,
     Store,
@@ -33,6 +35,7 @@ _VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "state": ("state",),
     "full+sliding": ("full", "sliding"),
     "full+state": ("full", "state"),
+    "partial": ("full",),
 }
 
 
@@ -52,37 +55,74 @@ class Plan(NamedTuple):
     stop: int
 
 
-class Manager:
-    """Blocks with reference counts and keys, and the tables of requests."""
+class Key(NamedTuple):
+    """What a block contains: of which group, in which context, and all tokens up to its end."""
 
-    def __init__(self, num_blocks: int, groups: Sequence[Group], seed: int) -> None:
-        self.groups, self.random = groups, Random(seed)
+    group: int
+    context: Context
+    tokens: tuple[int, ...]
+
+
+class Manager:
+    """Blocks with reference counts and keys, and the tables of requests.
+
+    Args:
+        num_blocks: with block 0, which is never handed out.
+        groups: the tables of a request.
+        partial: hits may end inside a block.
+        seed: for what is left open.
+
+    Attributes:
+        queue: blocks without a holder; the first is handed out next.
+        coming: blocks that this step publishes, and is still to write.
+        copies: blocks whose beginning this step copies to others, each held until then.
+    """
+
+    def __init__(self, num_blocks: int, groups: Sequence[Group], partial: bool, seed: int) -> None:
+        self.groups, self.partial, self.random = groups, partial, Random(seed)
         self.ids = tuple(range(1, num_blocks))
         self.refs = dict.fromkeys(self.ids, 0)
         self.queue = list(self.ids)
-        self.key_of: dict[int, str] = {}
+        self.key_of: dict[int, Key] = {}
         self.coming: set[int] = set()
-        """States that this step is still to write: they cannot be hit before."""
+        self.copies: list[tuple[int, int]] = []
 
     # -- hits ----------------------------------------------------------------------------------------------------
 
-    def key(self, request: Request, group: int, stop: int) -> str:
+    def key(self, request: Request, group: int, stop: int) -> Key:
         """The key of a block of a group that ends at a token."""
-        return f"{group} {request.context} {request.tokens[:stop]}"
+        return Key(group, request.context, request.tokens[:stop])
+
+    def is_ready(self, block: int) -> bool:
+        """Whether a block can be hit: layers of attention write before they read, states have to be there."""
+        return block not in self.coming or self.groups[self.key_of[block].group].kind == "attention"
 
     def look_up(self, request: Request, limit: int) -> int:
         """The longest hit, at most `limit` tokens."""
         size = self.groups[0].block_size
-        keys = {key for block, key in self.key_of.items() if block not in self.coming}
-        return next((n for n in range(limit // size * size, 0, -size) if self._is_there(request, n, keys)), 0)
+        keys = {key for block, key in self.key_of.items() if self.is_ready(block)}
+        hit = next((n for n in range(limit // size * size, 0, -size) if self._is_there(request, n, keys)), 0)
+        if self.partial:
+            return next((n for n in range(min(limit, hit + size - 1), hit, -1) if self.beginning(request, n)), hit)
+        return hit
 
-    def _is_there(self, request: Request, hit: int, keys: set[str]) -> bool:
+    def _is_there(self, request: Request, hit: int, keys: set[Key]) -> bool:
         size = self.groups[0].block_size
         return all(
             self.key(request, group, (place + 1) * size) in keys
             for group in range(len(self.groups))
             for place in self.places(group, hit, hit)
         )
+
+    def beginning(self, request: Request, hit: int) -> list[int]:
+        """Written blocks whose beginning is the last part of a hit that ends inside a block."""
+        stop = hit + -hit % self.groups[0].block_size
+        return [
+            block
+            for block, key in self.key_of.items()
+            if block not in self.coming and key.context == request.context and len(key.tokens) == stop
+            if key.tokens[:hit] == request.tokens[:hit]
+        ]
 
     def places(self, group: int, query: int, stop: int) -> range:
         """Places that a query needs of what is before token `stop`."""
@@ -92,10 +132,9 @@ class Manager:
         first = 0 if kind.window is None else max(0, query - kind.window + 1)
         return range(first // size, -(-stop // size))
 
-    def found(self, key: str) -> int:
+    def found(self, key: Key) -> int:
         """One of the blocks with the key."""
-        there = (block for block in self.ids if block not in self.coming)
-        return self.random.choice([block for block in there if self.key_of.get(block) == key])
+        return self.random.choice([b for b in self.ids if self.key_of.get(b) == key and self.is_ready(b)])
 
     # -- room ----------------------------------------------------------------------------------------------------
 
@@ -103,26 +142,39 @@ class Manager:
         """Room for tokens up to `stop`, behind a hit for a request that comes; publishes what will be full."""
         if hit is None:
             self.slide(request)
-        mounted = {} if hit is None else self._hits(request, hit)
         start = request.computed if hit is None else hit
+        mounted = {} if hit is None else self._hits(request, hit)
+        sources = self.random.sample(self.beginning(request, start), 1) if hit and self._inside(hit) else []
         wanted = [place for place in self._wanted(request, start, stop) if place not in mounted]
-        idle = {block for block in mounted.values() if not self.refs[block]}
+        idle = {block for block in (*mounted.values(), *sources) if not self.refs[block]}
         if len(wanted) > len(self.queue) - len(idle):
             return False
         for (group, at), block in mounted.items():
             self.touch(block)
             self._put(request, group, at, block)
+        for source in sources:
+            self.touch(source)
         for group, at in wanted:
             self._put(request, group, at, self.take())
-        self.publish(request, start, stop)
+        self.copies += [(source, self._at(request, start)) for source in sources]
+        self.publish(request, start + (-start % self.groups[0].block_size if sources else 0), stop)
         return True
 
+    def _inside(self, hit: int) -> int:
+        """Tokens of a hit that are behind its whole blocks."""
+        return hit % self.groups[0].block_size
+
+    def _at(self, request: Request, token: int) -> int:
+        block = request.tables[0][token // self.groups[0].block_size]
+        assert block is not None
+        return block
+
     def _hits(self, request: Request, hit: int) -> dict[tuple[int, int], int]:
-        size = self.groups[0].block_size
+        size, whole = self.groups[0].block_size, hit - self._inside(hit)
         return {
             (group, at): self.found(self.key(request, group, (at + 1) * size))
             for group in range(len(self.groups))
-            for at in self.places(group, hit, hit)
+            for at in self.places(group, whole, whole)
         }
 
     def _wanted(self, request: Request, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -167,8 +219,7 @@ class Manager:
                 block = request.tables[group][at]
                 if block is not None and block not in self.key_of:
                     self.key_of[block] = self.key(request, group, (at + 1) * size)
-                    if kind.kind == "state":
-                        self.coming.add(block)
+                    self.coming.add(block)
 
     def slide(self, request: Request) -> None:
         """Give back what no query sees any more."""
@@ -178,6 +229,21 @@ class Manager:
                 if block is not None:
                     self.drop(block)
                     table[at] = None
+
+    def end_copies(self) -> None:
+        """The copies of this step are made."""
+        for source, _ in self.copies:
+            self.drop(source)
+        self.copies = []
+
+    def evict(self, num_blocks: int) -> None:
+        """Drop the keys of so many blocks without a holder; those that would be handed out first."""
+        for block in [block for block in self.queue if block in self.key_of][:num_blocks]:
+            del self.key_of[block]
+
+    def reset(self) -> None:
+        """Drop all keys."""
+        self.key_of.clear()
 
     def free(self, request: Request) -> None:
         """Give all back, the last blocks first."""
@@ -196,10 +262,10 @@ class ModelEngineTarget:
         seed: for what is left open.
     """
 
-    capabilities = frozenset(
-        {Capability.ENGINE, Capability.FREE_COUNT, Capability.REF_COUNTS, Capability.CACHED_KEYS}
-    )
-    hit_limit: Final = "all_but_one"
+    capabilities = frozenset({Capability.ENGINE, Capability.FREE_COUNT, Capability.REF_COUNTS, Capability.CACHED_KEYS})
+    hit_limit: Literal["all", "all_but_one"] = "all_but_one"
+    kind: type[Manager] = Manager
+    """The manager that is driven."""
     abilities = Abilities(tuple(_VARIANTS), ("priority", "chunked"), fewest_blocks=8)
 
     def __init__(self, config: PoolConfig, seed: int = 0) -> None:
@@ -212,40 +278,48 @@ class ModelEngineTarget:
             Group(0, "state" if kind == "state" else "attention", self.size, window if kind == "sliding" else None)
             for kind in _VARIANTS[config.engine.variant or "full"]
         )
-        self.manager = self.make_manager(config.num_blocks, seed)
+        self.manager = self.kind(config.num_blocks, self.groups, config.engine.variant == "partial", seed)
         self.recorder = Recorder(self.look)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.number = 0
-
-    def make_manager(self, num_blocks: int, seed: int) -> Manager:
-        """The manager that is driven."""
-        return Manager(num_blocks, self.groups, seed)
+        self.names: set[str] = set()
+        self.closed = False
 
     def look(self) -> Seen:
         """All that there is."""
+        manager = self.manager
         tables = {r.seq: r.tables for r in (*self.running, *self.waiting) if any(r.tables)}
-        return Seen(tables, [self.manager.key_of], [len(self.manager.queue)], [self.manager.refs])
+        keys = {block: str(key) for block, key in manager.key_of.items()}
+        pins = [Pin(f"copy to {target}", 0, source) for source, target in manager.copies]
+        return Seen(tables, [keys], [len(manager.queue)], [manager.refs], pins)
 
     def layout(self) -> Layout:
         states = sum(group.kind == "state" for group in self.groups)
-        blocks = (len(self.manager.ids) - 2 * states) // len(self.groups)
-        return Layout((Store(self.manager.ids, "unheld"),), self.groups, self.size, blocks * self.size)
+        blocks = (len(self.manager.ids) - 2 * states - self.manager.partial) // len(self.groups)
+        stride = 1 if self.manager.partial else self.size
+        return Layout((Store(self.manager.ids, "unheld"),), self.groups, stride, blocks * self.size, evicts=True)
 
     def submit(
         self, seq: str, tokens: Sequence[int], output: Sequence[int], context: Context, priority: int
     ) -> list[AnyRecord]:
+        self._open()
         if not tokens or not output:
             raise MisuseError("a request without tokens")
-        if any(seq == r.seq for r in (*self.waiting, *self.running)):
-            raise MisuseError(f"{seq} is there")
-        self.number += 1
-        request = Request(seq, tokens, output, context, (priority if self.engine.priority else 0, self.number))
+        if seq in self.names:
+            raise MisuseError(f"{seq} was used before")
+        self.names.add(seq)
+        rank = priority if self.engine.priority else 0, len(self.names)
+        request = Request(seq, tokens, output, context, rank)
         request.tables = [[] for _ in self.groups]
         self.waiting.append(request)
         return []
 
+    def _open(self) -> None:
+        if self.closed:
+            raise MisuseError("it is closed")
+
     def abort(self, seq: str) -> list[AnyRecord]:
+        self._open()
         request = next((r for r in (*self.waiting, *self.running) if r.seq == seq), None)
         if request is None:
             raise MisuseError(f"{seq} is not there")
@@ -261,29 +335,45 @@ class ModelEngineTarget:
                 queue.remove(request)
 
     def evict(self, num_blocks: int) -> list[AnyRecord]:
-        return []
+        self._open()
+        if num_blocks < 0:
+            raise MisuseError(f"{num_blocks} blocks")
+        self.manager.evict(num_blocks)
+        self.recorder.call("evict")
+        return self.recorder.taken()
 
     def reset(self) -> list[AnyRecord]:
+        self._open()
         if self.running:
             self.recorder.call("reset", refused=True, late=True)
         else:
-            self.manager.key_of.clear()
+            self.manager.reset()
             self.recorder.call("reset")
         return self.recorder.taken()
 
     def close(self) -> None:
-        """Nothing has to be given back."""
+        self._open()
+        self.closed = True
 
     # -- a step --------------------------------------------------------------------------------------------------
 
     def step(self) -> list[AnyRecord]:
+        self._open()
         self.manager.coming.clear()
         plans = self._plan()
+        self._copy()
         if plans:
             self.recorder.add(Forward([self._run(plan) for plan in plans]))
         for request, stop in plans:
             self._done(request, stop)
         return self.recorder.taken()
+
+    def _copy(self) -> None:
+        for source, target in self.manager.copies:
+            self.recorder.add(Copy(0, source, target))
+        if self.manager.copies:
+            self.manager.end_copies()
+            self.recorder.call("end_copies")
 
     def _plan(self) -> list[Plan]:
         """Running requests first; whoever comes last gives way. Then others come, if nobody had to."""
