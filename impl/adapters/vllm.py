@@ -225,11 +225,10 @@ class TableError(Exception):
 
 
 def _lora(context: Context) -> LoRARequest | None:
-    """Keys have the name of an adapter, and nothing else of it (`_gen_lora_extra_hash_keys`): a new version needs a new
-    name."""
-    if context.adapter is None:
+    """Keys have the name and the path of an adapter (`_gen_lora_extra_hash_keys`): a version needs a path of its own."""
+    if context.adapter is None and not context.adapter_version:
         return None
-    return LoRARequest(f"{context.adapter}@{context.adapter_version}", 1, "/")
+    return LoRARequest(repr(context.adapter), 1, f"/{context.adapter_version}")
 
 
 def _salt(context: Context) -> str | None:

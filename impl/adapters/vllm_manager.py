@@ -155,7 +155,7 @@ class WatchedManager:
         self._called("evict_blocks")
 
     def reset_prefix_cache(self) -> bool:
-        done = self._manager.reset_prefix_cache()
+        done: bool = self._manager.reset_prefix_cache()
         self._called("reset_prefix_cache", refused=not done, late=not done)
         return done
 

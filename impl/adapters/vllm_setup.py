@@ -39,10 +39,11 @@ class Setup:
         self.caching = config.enable_prefix_cache
         self._num_blocks = config.num_blocks
         self._block_size = config.block_size
-        self._kinds = self.engine.variant.split("+")
+        self._kinds = (self.engine.variant or "full").split("+")  # a sample has no variant
         # `MambaSpec` in mode "align" ends chunks where states are kept, whatever is asked for
         self._chunked = self.engine.chunked or "mamba" in self._kinds
-        self._window = self.engine.window
+        # of a window of one token nothing has to be found, and vLLM still looks for a block
+        self._window = max(2, self.engine.window)
         self.longest = self._longest()
         self.scheduler_block_size, self.hash_block_size = resolve_kv_cache_block_sizes(
             self.kv_cache_config(), self.vllm_config()
@@ -89,7 +90,7 @@ class Setup:
         if not self._chunked:
             limit = min(limit, self.engine.max_batch_tokens)
         fits = [n for n in range(1, limit + 1) if sum(self._need(kind, n) for kind in self._kinds) < self._num_blocks]
-        return max(fits) + (not self.engine.overlapped)
+        return max(fits, default=1) + (not self.engine.overlapped)
 
     def _need(self, kind: str, num_tokens: int) -> int:
         """Blocks of a request of so many tokens (`SlidingWindowSpec.max_admission_blocks_per_request`)."""
