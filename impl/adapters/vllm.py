@@ -225,7 +225,7 @@ class TableError(Exception):
 
 
 def _lora(context: Context) -> LoRARequest | None:
-    """Keys have the name and the path of an adapter (`_gen_lora_extra_hash_keys`): a version needs a path of its own."""
+    """Keys have an adapter's name and path (`_gen_lora_extra_hash_keys`): a version needs a path of its own."""
     if context.adapter is None and not context.adapter_version:
         return None
     return LoRARequest(repr(context.adapter), 1, f"/{context.adapter_version}")
