@@ -39,6 +39,21 @@ class NoReturnError(Exception):
     """A call has not returned, or one before has not."""
 
 
+_T = TypeVar("_T")
+
+
+class Listed(set[_T]):
+    """A set that a target gave as a list.
+
+    Attributes:
+        twice: what was in the list more than once.
+    """
+
+    def __init__(self, items: Sequence[_T]) -> None:
+        super().__init__(items)
+        self.twice = [] if len(self) == len(items) else [item for at, item in enumerate(items) if item in items[:at]]
+
+
 class RemoteError(Exception):
     """The failure of a target in another process: what was raised there (type, text and place), or how it has ended."""
 

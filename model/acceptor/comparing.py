@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from kvspec.model.acceptor.contents import ContentJudging
 from kvspec.model.acceptor.judging import P
-from kvspec.model.conformance import Capability
+from kvspec.model.conformance import Capability, Listed
 from kvspec.model.promises import Family, Violation
 
 
@@ -99,6 +99,8 @@ def not_drained(free: int, usable: int, what: str) -> NoReturn:
 
 def same_ids(name: str, shown: Set[int], known: Set[int]) -> None:
     """What the target shows as free is what nobody has."""
+    if isinstance(shown, Listed) and shown.twice:
+        raise Violation(Family.PARTITION, "free_ids", f"{name} {shown.twice[0]} is free twice for the target")
     if shown == known:
         return
     extra, lost = sorted(shown - known), sorted(known - shown)

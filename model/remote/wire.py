@@ -10,12 +10,13 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 import numpy as np
 
-T = TypeVar("T")
+from kvspec.model.conformance import Listed
+
 Convert = Callable[[Any], Any]
 
 Hex = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$", description="Bytes, as hexadecimal text.")]
@@ -39,18 +40,6 @@ class Codec(NamedTuple):
     def converts(self) -> bool:
         """Whether msgspec alone would not do."""
         return self.write is not None or self.read is not None
-
-
-class Listed(set[T]):
-    """A set that came as a list.
-
-    Attributes:
-        twice: what was in the list more than once.
-    """
-
-    def __init__(self, items: Sequence[T]) -> None:
-        super().__init__(items)
-        self.twice = [] if len(self) == len(items) else [item for at, item in enumerate(items) if item in items[:at]]
 
 
 def as_plain(value: Any) -> Any:
