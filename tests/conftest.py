@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 
 import hypothesis
 import pytest
@@ -60,3 +61,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in item.iter_markers("needs_file"):
             if not os.path.exists(marker.args[0]):
                 item.add_marker(pytest.mark.skip(reason=f"needs the file {os.path.basename(marker.args[0])}"))
+        for marker in item.iter_markers("needs_program"):
+            if shutil.which(marker.args[0]) is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs the program {marker.args[0]}"))
