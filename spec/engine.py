@@ -149,8 +149,8 @@ class Engine(Machine):
 
     @event
     def copy(self, source: Block, target: Block, seq: Seq, index: Index) -> None:
-        """The device copies a block that is held to another one, whose key, if it has one, is ahead, and where nobody else
-        relies on what is there."""
+        """The device copies a block that is held to another one, whose key, if it has one, is ahead, and where nobody
+        else relies on what is there."""
         require(source != target)
         require(~self.blocks.holders[source].is_empty())
         require(self.holds(target, seq, index))
@@ -402,7 +402,7 @@ class Engine(Machine):
             ),
         )
 
-    @theorem("a copy is from a block that is held to another one, and only its taker relies on it by now", after=copy)
+    @theorem("a copy is from a block that is held to another one, of its taker, that nothing outside needs", after=copy)
     def copied_from_held(self, source: Block, target: Block, seq: Seq, index: Index) -> Bool:
         return (
             (source != target)
@@ -502,7 +502,7 @@ class Engine(Machine):
             ),
         )
 
-    @theorem("what was published ahead can be written by any holder, if all others rely on that or on a part of it")
+    @theorem("what was published ahead can be written by any holder, if all holders rely on that or on nothing yet")
     def can_settle(self) -> Bool:
         return forall(
             Block,
@@ -515,7 +515,10 @@ class Engine(Machine):
                 & forall(
                     Seq,
                     Index,
-                    lambda r, j: implies(self.holds(b, r, j), self.covers(self.key[b], self.relies[b, r, j])),
+                    lambda r, j: implies(
+                        self.holds(b, r, j),
+                        (self.relies[b, r, j] == self.key[b]) | (self.relies[b, r, j] == self.nothing),
+                    ),
                 ),
                 possible(self.write)(b, s, i, self.key[b]),
             ),
