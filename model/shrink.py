@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 import kvspec.model.operations as ops
-from kvspec.model.conformance import Context, EngineConfig, ManagerType, PoolConfig
+from kvspec.model.conformance import Context, EngineConfig, Form, ManagerType, PoolConfig
 from kvspec.model.operations import AnyOperation
 
 
@@ -227,6 +227,8 @@ class Shrinker:
     def _ends(self) -> bool:
         """A sequence that gives everything back ends, and what it has computed can be hit: another need not do it."""
         changed = False
+        if self.best.config.form is Form.ENGINES:
+            return changed  # requests end by themselves
         for i, line in enumerate(self.best.operations):
             if isinstance(line, ops.Abort | ops.Preempt):
                 lines = self.best.operations
