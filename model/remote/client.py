@@ -69,7 +69,8 @@ class RemoteTargets:
         start_seconds: within which the process has to say hello, and to make a target.
 
     Attributes:
-        last_words: the last lines on standard error of the process that ended last without being asked to.
+        last_words: of the last failure: the traceback that came with it, or the last lines on standard error of a
+            process that has ended.
     """
 
     def __init__(
@@ -209,6 +210,8 @@ class RemoteTargets:
         if problem.code != protocol.FAILURE:
             raise self._unusable(f"answers {method} with error {problem.code}: {problem.message}")
         detail = problem.data or protocol.Detail()
+        if detail.traceback:
+            self.last_words = detail.traceback.splitlines()
         kind = f"{detail.type}: " if detail.type else ""
         raise RemoteError(f"{kind}{problem.message}" + (f" ({detail.where})" if detail.where else ""))
 

@@ -95,6 +95,8 @@ class Child:
         while True:
             if unsent:
                 unsent = self._send(unsent)
+                if self._is_deaf:
+                    deadline = min(deadline, time.monotonic() + _LAST_WORDS)
             ready = self._wait(deadline)
             if self._output in ready:
                 if not self._receive():
@@ -104,8 +106,6 @@ class Child:
                     deadline = time.monotonic() + seconds
             if len(lines) == count:
                 return lines
-            if self._is_deaf:
-                deadline = min(deadline, time.monotonic() + _LAST_WORDS)
             if time.monotonic() >= deadline:
                 if self._is_deaf:
                     raise ChildEndedError(self._how_it_ended(), lines)
