@@ -11,6 +11,7 @@ Values are as in `kvspec.model.compiled`; truth values are True, False and `UNKN
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from kvspec.model.compiled.touch import Query, violations
 from kvspec.model.concrete import ABSENT, Structure, bare, default
+from kvspec.model.scenario.events import NUMBERED
 from kvspec.spec.language import terms as T
 from kvspec.spec.language.chapter import Chapter
 from kvspec.spec.language.terms import AnySort, MapSort, Path, SetSort, Sort, Term
@@ -158,8 +160,9 @@ class Known:
         self.state: dict[Path, Any] = {p: _nothing_known(v.sort) for p, v in chapter.variables.items()}
         self._reads: dict[Path, list[_Read]] = defaultdict(list)
         for statement in (*chapter.lower_invariants, *chapter.invariants):
-            for query in violations(statement):
-                self._index(query)
+            if not any(t.op == "state" and t.data in self.ghosts for t in T.subterms(statement.term)):
+                for query in violations(statement):
+                    self._index(query)
         self._changed: list[_Change] = []
         self._supposed: dict[Term, bool] = {}
 
@@ -445,8 +448,7 @@ class Known:
             return self._new_table(t, env)
         if not isinstance(t.sort, SetSort):
             return self.value(t, env)
-        found = self.members(t, env)
-        return self._written_out(found) if isinstance(found, _Rule) else found.copy()
+        return self._settled(self.members(t, env)).copy()
 
     def _new_table(self, t: Term, env: Env) -> Table:
         """A map by a rule: every cell that something is known of, and one for all others if the rule is a constant."""
@@ -461,7 +463,10 @@ class Known:
             value = self._whole(body, {**env, **dict(zip(t.data, parts, strict=True))})
             if value is not UNKNOWN:
                 found[key] = value
-        return Table(found)
+        rest = UNKNOWN
+        if _reads_cells_only(body, t.data):
+            rest = self._whole(body, {**env, **dict.fromkeys(t.data, _OTHER)})
+        return Table(found, UNKNOWN if isinstance(rest, Members) and rest.open else rest)
 
     def _written_out(self, rule: _Rule) -> Members:
         """A set by a rule: what is known of the elements that something is known of."""
@@ -529,10 +534,16 @@ class Known:
                 return Members() if told is UNKNOWN else Members(set(told), open=False)
             case "ite":
                 held = self.value(t.args[0], env)
-                return Members() if held is UNKNOWN else self.members(t.args[1 if held else 2], env)
+                if held is not UNKNOWN:
+                    return self.members(t.args[1 if held else 2], env)
+                ways = [self._settled(self.members(a, env)) for a in t.args[1:]]
+                return ways[0] if all(way.empty is True for way in ways) else Members()
             case _:
                 return Members()
         return found if isinstance(found, (Members, _Rule)) else Members()
+
+    def _settled(self, found: Members | _Rule) -> Members:
+        return self._written_out(found) if isinstance(found, _Rule) else found
 
     def _got(self, t: Term, env: Env) -> Any:
         whole, keys = t.args[0], tuple(self.value(k, env) for k in t.args[1:])
@@ -553,18 +564,23 @@ class Known:
         return UNKNOWN if UNKNOWN in arguments else self.structure.apply(t.args[0].data, arguments)
 
     def _every(self, t: Term, env: Env) -> Any:
-        """Whether something holds for all values: it does if a condition names all for which it could fail."""
+        """Whether something holds for all values: there are few, or a condition names those for which it could fail."""
         query = list(T.literals(T.neg(t.args[0])))
         around = next((literal for literal in query if self._is_bound(literal, t.data, env)), None)
-        found: Any = UNKNOWN if around is None else True
-        for more in self._complete(
-            Query(_NO_STATEMENT, t.data, tuple(query) if around is None else (around,)), {**env}
-        ):
-            held = self.value(t.args[0], more)
-            if held is False:
-                return False
-            found = UNKNOWN if held is UNKNOWN else found
-        return found
+        ways: Iterable[Env]
+        if around is not None:
+            ways = self._complete(Query(_NO_STATEMENT, t.data, (around,)), dict(env))
+        elif math.prod(self._number(v) for v in t.data) <= _MANY:
+            ways = ({**env, **dict(zip(t.data, xs, strict=True))} for xs in self.structure.tuples(_sorts(t.data)))
+        else:
+            ways = self._complete(Query(_NO_STATEMENT, t.data, tuple(query)), dict(env))
+            return False if any(self.value(t.args[0], more) is False for more in ways) else UNKNOWN
+        return _all(self.value(t.args[0], more) for more in ways)
+
+    def _number(self, variable: Term) -> float:
+        """How many values a variable has, if they do not become more as the log goes on."""
+        (sort,) = _sorts((variable,))
+        return len(self.structure.carriers[sort.name]) if sort.name in NUMBERED else math.inf
 
     def _is_bound(self, literal: Term, variables: Sequence[Term], env: Env) -> bool:
         """Whether a condition can hold for values only that are known."""
@@ -576,11 +592,26 @@ class Known:
 
 
 _EVERYWHERE: Final = object()
+_OTHER: Final = object()
+"""Stands for a key of which nothing was said."""
 _NO_STATEMENT: Any = None
+
+
+def _sorts(variables: Sequence[Term]) -> tuple[Sort, ...]:
+    return tuple(v.sort for v in variables if isinstance(v.sort, Sort))
 
 
 def _nothing_known(sort: AnySort) -> Any:
     return Table() if isinstance(sort, MapSort) else Members() if isinstance(sort, SetSort) else UNKNOWN
+
+
+def _reads_cells_only(t: Term, variables: Sequence[Term]) -> bool:
+    """Whether a rule looks at a key's own cells, and nowhere else at the key."""
+    if t.op == "get" and t.args[0].op == "state" and t.args[1:] == tuple(variables):
+        return True
+    if t.op == "eq" and t.args[0] in variables:
+        return not t.args[1].free & set(variables)  # which is unknown, of another key
+    return t not in variables and all(_reads_cells_only(a, variables) for a in t.args)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -658,14 +689,13 @@ def _has(k: Known, t: Term, env: Env) -> Any:
 
 
 def _is_empty(k: Known, t: Term, env: Env) -> Any:
-    found = k.members(t.args[0], env)
-    return UNKNOWN if isinstance(found, _Rule) else found.empty
+    return k._settled(k.members(t.args[0], env)).empty
 
 
 def _only(k: Known, t: Term, env: Env) -> Any:
     element = tuple(k.value(a, env) for a in t.args[1:])
-    found = k.members(t.args[0], env)
-    if isinstance(found, _Rule) or any(e is UNKNOWN for e in element):
+    found = k._settled(k.members(t.args[0], env))
+    if any(e is UNKNOWN for e in element):
         return UNKNOWN
     one = bare(element)
     if found.has(one) is False or any(x != one for x in found.yes):
@@ -674,8 +704,8 @@ def _only(k: Known, t: Term, env: Env) -> Any:
 
 
 def _size(k: Known, t: Term, env: Env) -> Any:
-    found = k.members(t.args[0], env)
-    return UNKNOWN if isinstance(found, _Rule) or found.open or found.maybe else len(found.yes)
+    found = k._settled(k.members(t.args[0], env))
+    return UNKNOWN if found.open or found.maybe else len(found.yes)
 
 
 _MEANING: Mapping[str, Callable[[Known, Term, Env], Any]] = {
@@ -687,7 +717,7 @@ _MEANING: Mapping[str, Callable[[Known, Term, Env], Any]] = {
     "implies": _implies,
     "iff": _strict(lambda t, a, b: a == b),
     "ite": _ite,
-    "eq": _strict(lambda t, a, b: a == b),
+    "eq": _strict(lambda t, a, b: UNKNOWN if _OTHER in (a, b) else a == b),
     "lt": _strict(_less),
     "num": lambda k, t, env: t.data,
     "add": _strict(lambda t, a, b: a + b),
@@ -699,7 +729,7 @@ _MEANING: Mapping[str, Callable[[Known, Term, Env], Any]] = {
     "next": _strict(lambda t, a: a + 1),
     "prev": _strict(lambda t, a: a - 1 if a > 0 else ABSENT),
     "forall": lambda k, t, env: k._every(t, env),
-    "exists": lambda k, t, env: UNKNOWN,
+    "exists": lambda k, t, env: _not(k.value(T.quantify("forall", t.data, T.neg(t.args[0])), env)),
     "var": lambda k, t, env: env[t],
     "state": lambda k, t, env: k.state[t.data],
     "static": lambda k, t, env: k.structure.statics[t.data],
