@@ -81,6 +81,10 @@ class WatchedManager:
             for block in found.values() if isinstance(found, dict) else (found,):
                 yield key, block
 
+    def keys(self) -> Counter[tuple[Any, int]]:
+        """Keys as events have them, and how many blocks have each."""
+        return Counter(_published(key) for key, _ in self._entries())
+
     def _pins(self) -> Iterator[Pin]:
         """Both ends of a copy are kept until the step is planned (`SingleTypeKVCacheManager._apply_cow`)."""
         managers = self._manager.coordinator.single_type_managers
@@ -187,7 +191,7 @@ class WatchedManager:
                     self._stored[key] -= 1
 
     def _compare(self, name: str) -> None:
-        there = Counter(_published(key) for key, _ in self._entries())
+        there = self.keys()
         stored = +self._stored
         if self._manager.enable_kv_cache_events and there != stored:
             wrong = [key for key in {**there, **stored} if there[key] != stored[key]]

@@ -1,7 +1,7 @@
 """Faults that are planted in vLLM's own classes: each function changes one method, for good.
 
-They stand in for methods of the package: most call what they replace and do a little more, or a little less. Each is one
-line in the table of ``docs/peers.md``.
+They stand in for methods of the package: most call what they replace and do a little more, or a little less. Each is
+one line in the table of ``docs/peers.md``.
 """
 
 from __future__ import annotations
