@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from kvspec.model.remote.server import serve
+from kvspec.model.remote.server import serve, take_streams
 
 
 def main(arguments: list[str]) -> int:
@@ -14,13 +14,14 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or not all(arguments[0].partition(":")):
         print("usage: python -m kvspec.model.remote package.module:Class", file=sys.stderr)
         return 2
+    streams = take_streams()
     module, _, attribute = arguments[0].partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     found: Any = import_module(module)
     for part in attribute.split("."):
         found = getattr(found, part)
-    serve(found, name=arguments[0])
+    serve(found, name=arguments[0], streams=streams)
     return 0
 
 

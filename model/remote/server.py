@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -20,11 +20,22 @@ from kvspec.model.remote.protocol import Answer, Detail, Hello, Introduction, Ma
 from kvspec.model.remote.wire import as_plain
 
 _encode = msgspec.json.Encoder(enc_hook=as_plain).encode
-_NOTHING: Final = msgspec.Raw(b"null")
+
+
+class Streams(NamedTuple):
+    """Where requests come from, and where answers go."""
+
+    requests: BinaryIO
+    answers: BinaryIO
 
 
 def serve(
-    make_target: MakeTarget, *, name: str | None = None, version: str = "", about: Mapping[str, str] | None = None
+    make_target: MakeTarget,
+    *,
+    name: str | None = None,
+    version: str = "",
+    about: Mapping[str, str] | None = None,
+    streams: Streams | None = None,
 ) -> None:
     """Speak for the targets that `make_target` makes, until there are no more requests.
 
@@ -33,25 +44,26 @@ def serve(
         name: what reports call the manager; by default what `make_target` is called.
         version: of the manager.
         about: anything else worth knowing in a report.
+        streams: what `take_streams` gave; to be called before anything is imported that may print.
     """
     known = name or str(getattr(make_target, "__name__", type(make_target).__name__))
     server = Server(make_target, Introduction(protocol.VERSION, known, version, dict(about or {})))
-    requests, answers = _streams()
+    requests, answers = streams or take_streams()
     with requests, answers:
         for line in requests:
             answers.write(server.answer(line))
             answers.flush()
 
 
-def _streams() -> tuple[BinaryIO, BinaryIO]:
+def take_streams() -> Streams:
     """Standard input and output; in their place there is nothing to read, and standard error."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    streams = Streams(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     sys.stdout.flush()
     os.dup2(2, 1)
-    return requests, answers
+    return streams
 
 
 class _UnknownError(Exception):
