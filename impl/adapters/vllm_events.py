@@ -13,11 +13,11 @@ from random import Random
 from typing import Any
 
 import msgspec
+from vllm.distributed.kv_events import MEDIUM_GPU, EventPublisher, KVEventBatch
 
 from kvspec.impl.adapters.vllm import Engine
 from kvspec.model.conformance import Context, EngineConfig, PoolConfig
 from kvspec.model.eventlog import FrameLog
-from vllm.distributed.kv_events import MEDIUM_GPU, EventPublisher, KVEventBatch
 
 
 class Recorder(EventPublisher):  # type: ignore[misc]  # packages of peers have no types here
