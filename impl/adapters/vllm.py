@@ -239,3 +239,8 @@ def _salt(context: Context) -> str | None:
 def make(config: PoolConfig) -> Engine:
     """A new engine."""
     return Engine(config)
+
+
+def misuse() -> None:
+    """From now on look-ups are kept, which pins nothing: see `WatchedManager.keeps_look_ups`."""
+    WatchedManager.keeps_look_ups = True
