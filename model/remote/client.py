@@ -41,7 +41,7 @@ START_SECONDS: Final = 120.0
 """Within which a process has to say hello, and to make a target."""
 _SHOWN_LINES: Final = 3
 """Lines of standard error in an error message."""
-_MUCH_LONGER: Final = 50
+_MUCH_LONGER: Final = 20
 """A call that takes so many times as long as the longest before does not return, where one does not wait for long."""
 _MANY_LINES: Final = 20_000
 

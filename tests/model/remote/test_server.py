@@ -95,9 +95,7 @@ def test_a_target_is_judged_as_if_it_were_here(form: Form) -> None:
 )
 def test_a_fault_is_found_and_made_small(folder: Path, target: str, rule: str) -> None:
     with served(f"served:{target}") as made:
-        options = ConformOptions(
-            operations=2000, form=Form.MANAGERS, shrink_seconds=3
-        )  # one that dies is slow to start
+        options = ConformOptions(operations=2000, form=Form.MANAGERS, shrink_seconds=3)
         found = conform(made, options, pools=POOLS).violation
     assert found is not None and f"{found.family}/{found.rule}" == rule and found.reproduced
     if target == "Raises":
