@@ -15,6 +15,7 @@ from kvspec.model.world import chain_tokens, context_of
 _LOADING: Final = table(wait=55, allocate=12, append=10, truncate=8, cache=4, preempt=5, abort=3, deallocate=3)
 """What is next for a sequence that waits for copies."""
 
+_GAP_RATE: Final = 0.4
 _OLD: Final = table(append=45, cache=25, deallocate=20, truncate=5, preempt=5)
 """What is next for one that is computed and came before the last reset: what it computes now is of no use to others."""
 
@@ -77,12 +78,12 @@ class TieredGenerator(Generator):
         return _LOADING if self.pool.is_loading(seq) else super()._row(seq)
 
     def _start(self) -> AnyOperation:
-        """A prompt that begins with what only the host has, or as for every pool."""
+        """A prompt that begins with what only the host has, rather more than less of it, or as for every pool."""
         parts = zip(self.pool.parts(), self.pool.hosts(), strict=True)
         found = sorted({c for device, host in parts for c in host.cached - device.cached}, key=lambda c: c.number)
         if not found or not self.source.chance(0.4):
             return super()._start()
-        chain = self.source.choice(found)
+        chain = max((self.source.choice(found) for _ in range(3)), key=lambda c: len(chain_tokens(c)))
         more = self._tokens(self.source.integer(1, self.config.block_size))
         return ops.Start(self._new_name(), (*chain_tokens(chain), *more), context_of(chain))
 
@@ -96,7 +97,13 @@ class TieredGenerator(Generator):
         if not running or (len(running) < len(known) and self.source.chance(0.4)):
             return ops.StartTransfers()
         at = running[0] if self.source.chance(0.5) else self.source.choice(running)
-        return ops.TransferFinish(at, not self.source.chance(self._failure_rate))
+        return ops.TransferFinish(at, not self.source.chance(self._rate_of(known[at])))
+
+    def _rate_of(self, number: int) -> float:
+        """How often a copy fails: one of several loads of a sequence more often, so that there are gaps."""
+        seq = self.pool.copies[number].seq
+        several = seq is not None and len(self.pool.loads(seq)) > 1
+        return max(self._failure_rate, _GAP_RATE) if several and self._failure_rate else self._failure_rate
 
     def _prefetch(self) -> AnyOperation:
         """A prefetch begins, or goes on."""
