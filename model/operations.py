@@ -248,9 +248,17 @@ class Submit(Operation, frozen=True):
 
 
 class Step(Operation, frozen=True):
-    """So many steps of the engine (engines)."""
+    """So many steps of the engine, at least one (engines).
+
+    Raises:
+        ValueError: none.
+    """
 
     count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count: {self.count}, expected at least 1")
 
 
 class Close(Operation, frozen=True):

@@ -29,6 +29,7 @@ class Case(msgspec.Struct, frozen=True):
 Fails = Callable[[Case], bool]
 
 _SEQUENCE_FIELDS: Final = ("seq", "parent", "child")
+_TOKENS: Final = ("tokens", "output")
 _PAIRS_UP_TO: Final = 24
 _MANY: Final = 40
 """Of so many lines it is faster to take out those of one sequence than one after the other."""
@@ -77,6 +78,7 @@ class Shrinker:
             self._try(Case(self.best.config, tuple(lives(self.best.operations))))
             if len(self.best.operations) > _MANY:
                 self._hits()
+                self._steps()
                 self._parts()
                 self._sequences()
             while sum(one() for one in passes):
@@ -174,6 +176,10 @@ class Shrinker:
             return False
         return any(self._without(pair) for pair in itertools.combinations(range(count), 2))
 
+    def _steps(self) -> bool:
+        """Many steps of an engine in one line each, where nothing comes between them."""
+        return self._try(Case(self.best.config, tuple(_in_one(self.best.operations))))
+
     def _folds(self) -> bool:
         """Say at the start what is appended later; write at once what is written in parts."""
         changed = False
@@ -247,20 +253,18 @@ class Shrinker:
         """Plainer contexts and smaller tokens, the same in all lines."""
         changed = False
         for context in dict.fromkeys(o.context for o in self.best.operations if isinstance(o, ops.Start | ops.Submit)):
-            changed |= any(self._replaced("context", context, new) for new in _plainer(context))
-        told = (o.tokens for o in self.best.operations if isinstance(o, ops.Start | ops.Append))
+            changed |= any(self._replaced(("context",), context, new) for new in _plainer(context))
+        told = (getattr(o, f) for o in self.best.operations for f in _TOKENS if f in o.__struct_fields__)
         for token in dict.fromkeys(t for tokens in told for t in tokens):
-            changed |= any(self._replaced("tokens", token, new) for new in _smaller(token))
+            changed |= any(self._replaced(_TOKENS, token, new) for new in _smaller(token))
         return changed
 
-    def _replaced(self, field: str, old: Any, new: Any) -> bool:
-        """Put one value in the place of another wherever it stands in a field, or in a tuple there."""
+    def _replaced(self, fields: Iterable[str], old: Any, new: Any) -> bool:
+        """Put one value in the place of another wherever it stands in one of the fields, or in a tuple there."""
         lines = []
         for line in self.best.operations:
-            if field in line.__struct_fields__:
-                value = getattr(line, field)
-                line = msgspec.structs.replace(line, **{field: _put(old, new, value)})
-            lines.append(line)
+            put = {f: _put(old, new, getattr(line, f)) for f in fields if f in line.__struct_fields__}
+            lines.append(msgspec.structs.replace(line, **put) if put else line)
         return self._try(Case(self.best.config, tuple(lines)))
 
     def _simpler(self) -> bool:
@@ -326,12 +330,15 @@ def _smaller_pool(config: PoolConfig) -> Iterator[tuple[str, Iterable[Any]]]:
 
 
 def _smaller_engine(engine: EngineConfig) -> Iterator[EngineConfig]:
-    """Without one of its ways, or with a smaller number."""
-    for field in ("priority", "chunked", "overlapped"):
-        if getattr(engine, field):
-            yield msgspec.structs.replace(engine, **{field: False})
-    for field in ("max_running", "window"):
-        yield from (msgspec.structs.replace(engine, **{field: n}) for n in range(1, getattr(engine, field)))
+    """With a manager of fewer kinds of groups, as engines usually are, or with a smaller number."""
+    usual, kinds = EngineConfig(variant=engine.variant), engine.variant.split("+")
+    less: list[dict[str, Any]] = [{"variant": kind} for kind in kinds if len(kinds) > 1]
+    for field in engine.__struct_fields__:
+        value, plain = getattr(engine, field), getattr(usual, field)
+        if value != plain:
+            numbers = () if isinstance(value, bool) else range(1, value)
+            less += [{field: other} for other in (plain, *numbers)]
+    yield from (msgspec.structs.replace(engine, **fields) for fields in less)
 
 
 def _smaller_groups(kinds: tuple[ManagerType, ...]) -> Iterator[tuple[ManagerType, ...]]:
@@ -361,11 +368,20 @@ def _joined(first: AnyOperation, second: AnyOperation) -> AnyOperation | None:
             return second
         case ops.Accept(), ops.Accept() if first.seq == second.seq:
             return second
+        case ops.Step(), ops.Step():
+            return ops.Step(first.count + second.count)
         case ops.Cache() | ops.Preempt(), ops.Deallocate() if first.seq == second.seq:
             return second
         case ops.Cache(), ops.Abort() | ops.Preempt() if first.seq == second.seq:
             return ops.Deallocate(first.seq)
     return None
+
+
+def _in_one(operations: Iterable[AnyOperation]) -> Iterator[AnyOperation]:
+    """Steps that follow each other as one line."""
+    for are_steps, found in itertools.groupby(operations, lambda operation: isinstance(operation, ops.Step)):
+        run = tuple(found)
+        yield from (ops.Step(sum(o.count for o in run if isinstance(o, ops.Step))),) if are_steps else run
 
 
 def _computing(operation: AnyOperation, count: int) -> tuple[AnyOperation, ...]:
@@ -423,6 +439,9 @@ def simpler(operation: AnyOperation) -> Iterator[AnyOperation]:
         return
     if isinstance(operation, ops.Submit):
         yield from (less for less in _less_fields(operation) if less.tokens and less.output)
+        return
+    if isinstance(operation, ops.Step):
+        yield from (ops.Step(count) for count in _smaller(operation.count) if count)
         return
     yield from _less_fields(operation)
 
@@ -519,6 +538,8 @@ def earlier(operations: Iterable[AnyOperation], step: int) -> Iterator[AnyOperat
         match operation:
             case ops.Start():
                 yield msgspec.structs.replace(operation, tokens=operation.tokens[step:])
+            case ops.Submit() if len(operation.tokens) > step:
+                yield msgspec.structs.replace(operation, tokens=operation.tokens[step:])
             case ops.Allocate() | ops.Truncate() | ops.Accept() if operation.num_tokens >= step:
                 yield msgspec.structs.replace(operation, num_tokens=operation.num_tokens - step)
             case ops.Write():
@@ -536,6 +557,9 @@ def _in_blocks(operations: Iterable[AnyOperation], size: int) -> Iterator[AnyOpe
         match operation:
             case ops.Start() | ops.Append():
                 yield msgspec.structs.replace(operation, tokens=operation.tokens[: -(-len(operation.tokens) // size)])
+            case ops.Submit():
+                less = {f: (told := getattr(operation, f))[: -(-len(told) // size)] for f in _TOKENS}
+                yield msgspec.structs.replace(operation, **less)
             case ops.Write():
                 yield ops.Write.of((s, -(-n // size)) for s, n in operation.batch)
             case ops.Allocate() | ops.Truncate():

@@ -85,7 +85,7 @@ class EngineAcceptor(Judging[Any]):
         self._judge("submit", (seq,), call, explain, misuse)
 
     def step(self, count: int = 1) -> None:
-        for number in range(max(count, 1)):
+        for number in range(count):
             self.number -= number > 0  # all of them are one operation
             self._judge("step", (), self.engine.step, self._stepped, None)
 
@@ -428,8 +428,9 @@ class EngineAcceptor(Judging[Any]):
         runs = [run for run in forward.batch if self._in_turn(run)]
         for run in runs:
             self._states(run)
-        for run in runs:
-            self._write(run)
+        late = [run for run in runs if not self._write(run)]
+        for run in late:
+            self._write(run, must=True)
         for run in runs:
             self._read(run)
             self._advance(run)
@@ -467,10 +468,26 @@ class EngineAcceptor(Judging[Any]):
                     raise Violation(family, rule, what)
                 yield place, min(run.stop, (index + 1) * group.block_size), block
 
-    def _write(self, run: Run) -> None:
+    def _write(self, run: Run, must: bool = False) -> bool:
+        """Whether the run could go on in blocks that are begun: what is before may still be written in this step."""
+        begun = [found for found in self._attention(run, lambda number: run.start) if not self._goes_on_in(run, *found)]
+        if begun and not must:
+            return False
+        for place, _, block in begun:
+            found, wanted = self.pool.memory(place).content(block), self.pool.chain(place, run.start)
+            what = (
+                f"{place} (block {block}) is gone on with behind token {run.start} and has {found}, expected {wanted}"
+            )
+            raise Violation(Family.CONTENT, "content", what)
         for place, stop, block in self._attention(run, lambda number: run.start):
             self.pool.memory(place).fire["write"](block, place.table, place.at, self.pool.chain(place, stop))
             self.counts["block writes"] += 1
+        return True
+
+    def _goes_on_in(self, run: Run, place: Place, stop: int, block: int) -> bool:
+        """A block at this place has all that is before the run."""
+        is_begun = place.at * self.pool.group(place).block_size < run.start
+        return not is_begun or covers(self.pool.memory(place).content(block), self.pool.chain(place, run.start))
 
     def _read(self, run: Run) -> None:
         for place, stop, block in self._attention(run, lambda number: self.pool.first_seen(number, run.start)):
@@ -508,12 +525,11 @@ class EngineAcceptor(Judging[Any]):
     # -- comparing -----------------------------------------------------------------------------------------------
 
     def _compared_with(self, shown: Shown) -> None:
+        for number, counts in enumerate(shown.refs or ()):
+            self._refs[number].update({block: n - self._refs[number][block] for block, n in counts.items()})
+            self._same_refs(number)
         for number, free in enumerate(shown.free):
             self._same_free(number, free)
-        if shown.refs is not None:
-            for number, counts in enumerate(shown.refs):
-                self._refs[number].update({block: n - self._refs[number][block] for block, n in counts.items()})
-                self._same_refs(number)
 
     def _same_free(self, number: int, shown: int) -> None:
         memory = self.pool.memories[number]
@@ -616,7 +632,7 @@ class _Changes:
         self.pins = judge._pins if shown.pins is None else set(shown.pins)
         for seq, tables in shown.tables.items():
             self._compare(judge._request(seq), seq, tables)
-        self._new = self._just_come()
+        self._new = self._just_taken()
         self._given: list[tuple[int, int, str]] = []
         self.dropped: list[set[int]] = [set() for _ in judge.pool.memories]
         for store, keys in enumerate(shown.keys):
@@ -651,14 +667,16 @@ class _Changes:
         return found
 
     def published(self, early: bool) -> list[tuple[int, int, str]]:
-        """Blocks that got a key: those that were held before and stay where they are, or those that have just come."""
+        """Blocks that got a key: those that were held before, or those that have just been taken."""
         return [given for given in self._given if (given[:2] not in self._new) == early]
 
-    def _just_come(self) -> set[tuple[int, int]]:
-        """Blocks of stores that nobody has who had them before."""
-        pool, left = self._pool, {place for place, _ in self.left}
-        came = {(pool.group(place).store, block) for place, block in self.came}
-        return {block for block in came if all(place in left for place in pool.places(*block))}
+    def _just_taken(self) -> set[tuple[int, int]]:
+        """Blocks of stores that came somewhere and do not have what belongs there."""
+        return {(self._pool.group(place).store, block) for place, block in self.came if not self._has(place, block)}
+
+    def _has(self, place: Place, block: int) -> bool:
+        memory, whole = self._pool.memory(place), self._pool.whole(place)
+        return whole is not None and bool(memory.users(block)) and covers(memory.content(block), whole)
 
 
 _EXPLAIN: Final[Mapping[type, Callable[[EngineAcceptor, Any], None]]] = {

@@ -116,12 +116,12 @@ class Manager:
 
     def beginning(self, request: Request, hit: int) -> list[int]:
         """Written blocks whose beginning is the last part of a hit that ends inside a block."""
-        stop = hit + -hit % self.groups[0].block_size
+        stop, wanted = hit + -hit % self.groups[0].block_size, self.key(request, 0, hit)
         return [
             block
             for block, key in self.key_of.items()
-            if block not in self.coming and key.context == request.context and len(key.tokens) == stop
-            if key.tokens[:hit] == request.tokens[:hit]
+            if block not in self.coming and len(key.tokens) == stop
+            if key._replace(tokens=key.tokens[:hit]) == wanted
         ]
 
     def places(self, group: int, query: int, stop: int) -> range:
@@ -215,9 +215,8 @@ class Manager:
         for group, kind in enumerate(self.groups):
             size = kind.block_size
             first = start // size if kind.kind == "attention" else stop // size - 1
-            for at in range(max(0, first), stop // size):
-                block = request.tables[group][at]
-                if block is not None and block not in self.key_of:
+            for at, block in enumerate(request.tables[group][: stop // size]):
+                if at >= first and block is not None and block not in self.key_of:
                     self.key_of[block] = self.key(request, group, (at + 1) * size)
                     self.coming.add(block)
 

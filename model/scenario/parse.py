@@ -499,7 +499,12 @@ def _submit(reader: _Reader, children: list[Any]) -> ops.Operation:
 
 
 def _step(reader: _Reader, children: list[Any]) -> ops.Operation:
-    return ops.Step(1 if children[0] is None else reader._count(children[0]))
+    if children[0] is None:
+        return ops.Step()
+    count = reader.number(children[0])
+    if count < 1:
+        reader.fail(children[0], f"{count} steps", "at least 1")
+    return ops.Step(count)
 
 
 def _transfer(ok: bool) -> Callable[[_Reader, list[Any]], ops.Operation]:
