@@ -24,7 +24,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import JUDGED_HELP, Asked, asked_for
+from kvspec.cli.targets import JUDGED_HELP, Asked, asked_for, check_threads
 from kvspec.impl.adapters import environment
 from kvspec.model.conform import (
     DEFAULT_OPERATIONS,
@@ -201,8 +201,7 @@ def conform(
         if name == "prefix_cache":
             where = ", ".join([*(_asked(sizes) or [f"--form {form}"]), where])
         fail_input(rest if colon else name, where=where if colon else None)
-    if command is not None and threads is not None:
-        fail_input("given with --exec", where="--threads", expected="one of them: a process is called from one thread")
+    check_threads(command, threads)
     with asked_for(target, command, call_seconds) as asked, progress("operations", options.operations) as bar:
         if asked.patience is not None:
             options = msgspec.structs.replace(options, patience=asked.patience)

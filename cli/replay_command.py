@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kvspec.cli.errors import fail_input
-from kvspec.cli.options import ForceOption, JsonOption
+from kvspec.cli.options import CallSecondsOption, ExecOption, ForceOption, JsonOption
 from kvspec.cli.output import (
     Exit,
     JsonFile,
@@ -21,7 +21,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.cli.targets import TARGET_HELP, drivable, load_target
+from kvspec.cli.targets import DEFAULT, TARGET_HELP, asked_for, check_threads
 from kvspec.model.conformance import Capability, ManagerType, PoolConfig
 from kvspec.model.generate_workload import generate_requests
 from kvspec.model.judged import JudgedReplay
@@ -41,7 +41,8 @@ MAX_SINGLE = 4096
 
 WORKER_ONLY = ("divide", "slots", "interval", "trim")
 MANAGER_ONLY = (
-    "target", "sweep_steps", "plot", "host_blocks", "fail_copies", "window", "pages", "page_size", "threads",
+    "target", "command", "call_seconds", "sweep_steps", "plot", "host_blocks", "fail_copies", "window", "pages",
+    "page_size", "threads",
 )  # fmt: skip
 """Options that mean something with --worker only, and without it only."""
 
@@ -51,14 +52,19 @@ BESIDE = {"fail_copies": "host_blocks", "page_size": "pages"}
 VARIANTS = {"window": "a composite", "pages": "a manager with pages", "ranks": "ranks", "host_blocks": "a host tier"}
 """Options that make a pool a variant, and what it is or has then."""
 
-_OPTION_OF = {"num_blocks": "--blocks", "num_pages": "--pages", "num_host_blocks": "--host-blocks"}
+_OPTION_OF = {"command": "--exec", "num_blocks": "--blocks", "num_pages": "--pages", "num_host_blocks": "--host-blocks"}
 """Fields that are not called as the option that sets them."""
 
 
 def replay(
     context: typer.Context,
     workload: Annotated[str, typer.Argument(help="A trace in the Mooncake format (JSON lines), or 'builtin'.")],
-    target: Annotated[str, typer.Option(help=f"{TARGET_HELP} --worker has a pool of its own.")] = "torch",
+    target: Annotated[
+        str | None,
+        typer.Option(help=f"{TARGET_HELP} By default torch; --worker has a pool of its own.", show_default=False),
+    ] = None,
+    command: ExecOption = None,
+    call_seconds: CallSecondsOption = None,
     requests: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per block; divides 512.")] = 16,
     blocks: Annotated[int, typer.Option(help="Physical blocks of the pool, padding included.")] = 20_000,
@@ -106,13 +112,14 @@ def replay(
     _check_beside(context)
     _check_pool(blocks, block_size)
     _check_variant(context)
+    check_threads(command, threads)
     is_pool = ranks > 1 or host_blocks > 0 or (target == "pool" and not window and not pages)
     config = _config(blocks, block_size, ranks, is_pool, host_blocks, window or [], pages, page_size, threads)
     options = _options(step_ms, max_running, fail_copies)
     result, picture = JsonFile(json, force=force), OutputFile(plot, option="--plot", force=force, ours=_is_png)
     all_different(result, picture)
     wanted = read_workload(workload, requests, seed)
-    with drivable(target), progress("requests", len(wanted)) as bar:
+    with asked_for(target, command, call_seconds, DEFAULT) as asked, progress("requests", len(wanted)) as bar:
         seen = [0]
 
         def advance(finished: int, note: str) -> None:
@@ -120,7 +127,7 @@ def replay(
             seen[0] = finished
 
         run = JudgedReplay(
-            load_target(target),
+            asked.make,
             config,
             wanted,
             options,
@@ -132,10 +139,10 @@ def replay(
     code = exit_for([verdict])
 
     def write() -> None:
-        body = {"workload": workload, "target": target, "verdict": verdict, "report": report}
+        body = {"workload": workload, "target": asked.name, "verdict": verdict, "report": report}
         result.write("replay", body, exit=code, complete=not report.statistics.interrupted)
         if plot is not None:
-            picture.write_bytes(draw_replay(report, f"{workload}: {len(wanted)} requests on {target}"))
+            picture.write_bytes(draw_replay(report, f"{workload}: {len(wanted)} requests on {asked.name}"))
 
     describe(run, report, wanted, verdict)
     if report.statistics.interrupted:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 
 from kvspec.cli.errors import fail_input, place
-from kvspec.cli.options import ForceOption, JsonOption, JunitOption
+from kvspec.cli.options import CallSecondsOption, ExecOption, ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, all_different, console, counted, on_interrupt, worst
-from kvspec.cli.targets import TARGET_HELP, drivable, load_target
+from kvspec.cli.targets import DEFAULT, TARGET_HELP, asked_for
 from kvspec.model.conformance import MakeTarget
 from kvspec.model.pools import Pools
 from kvspec.model.scenario import LineResult, Scenario, ScenarioError, ScenarioResult, read_scenario, run_scenario
@@ -36,7 +36,9 @@ _COLUMN: Final = 44
 
 def run(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenarios (docs/scenarios.md).")],
-    target: Annotated[str, typer.Option(help=TARGET_HELP)] = "torch",
+    target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} By default torch.", show_default=False)] = None,
+    command: ExecOption = None,
+    call_seconds: CallSecondsOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="One line for each scenario that holds.")] = False,
     json: JsonOption = None,
     junit: JunitOption = None,
@@ -46,24 +48,25 @@ def run(
     result, report = JsonFile(json, force=force), JunitFile(junit, force=force)
     all_different(result, report)
     scenarios = [_read(path) for path in files]
-    make_target, pools = load_target(target), Pools()
+    name, pools = target or command or DEFAULT, Pools()
     done: list[tuple[ScenarioResult, float]] = []
     out = console()
 
     def write(complete: bool = True) -> Exit:
         found = [r for r, _ in done]
         code = worst(_EXITS[r.verdict] for r in found)
-        result.write("run", {"target": target, "scenarios": found}, exit=code, complete=complete)
-        report.write([_case(r, seconds, target) for r, seconds in done])
+        result.write("run", {"target": name, "scenarios": found}, exit=code, complete=complete)
+        report.write([_case(r, seconds, name) for r, seconds in done])
         return code
 
     def stop() -> None:
         write(complete=False)
 
-    with on_interrupt(stop), drivable(target):
+    with on_interrupt(stop), asked_for(target, command, call_seconds, DEFAULT) as asked:
+        name = asked.name
         for scenario in scenarios:
             start = time.monotonic()
-            ended = _run(scenario, make_target, pools)
+            ended = _run(scenario, asked.make, pools)
             done.append((ended, time.monotonic() - start))
             _print(out, scenario, ended, quiet)
     if len(done) > 1:

@@ -27,6 +27,8 @@ OWN: Final = {
     "composite": "kvspec.impl.composite_target:TorchCompositeTarget",
     "model": "kvspec.model.reference:model_target",
 }
+DEFAULT: Final = "torch"
+"""What scenarios and traces run on where nothing else is asked for."""
 TARGET_HELP: Final = f"{', '.join(OWN)}, or package.module:attribute."
 """What is said of an option or argument that takes a target."""
 JUDGED_HELP: Final = f"{', '.join((*OWN, *environment.TARGETS))}, or package.module:attribute."
@@ -135,9 +137,27 @@ class Asked(NamedTuple):
         return [] if self.remote is None else self.remote.last_words
 
 
+def check_threads(command: str | None, threads: int | None) -> None:
+    """Several threads are not asked for with a process, which gets its calls one after the other.
+
+    Raises:
+        InputError: they are.
+    """
+    if command is not None and threads not in (None, 1):
+        fail_input("given with --exec", where="--threads", expected="one of them: a process is called from one thread")
+
+
 @contextlib.contextmanager
-def asked_for(target: str | None, command: str | None, call_seconds: float | None) -> Iterator[Asked]:
+def asked_for(
+    target: str | None, command: str | None, call_seconds: float | None, default: str | None = None
+) -> Iterator[Asked]:
     """The target of that name, or the one for which a command speaks; what turns out to be no target is bad input.
+
+    Args:
+        target: the name, if one is given.
+        command: the command, if one is given.
+        call_seconds: within which each call of the command's process has to return, if that is given.
+        default: the name where neither is given; None: one of them has to be.
 
     Raises:
         InputError: both or neither are given, or it cannot be driven.
@@ -145,6 +165,7 @@ def asked_for(target: str | None, command: str | None, call_seconds: float | Non
     if command is None:
         if call_seconds is not None:
             fail_input("given without --exec", where="--call-seconds", expected="beside it")
+        target = target or default
         if target is None:
             fail_input("missing", where="TARGET", expected=f"{JUDGED_HELP.removesuffix('.')}, or --exec CMD")
         with drivable(target), _peer(target) if target in environment.TARGETS else _ours(target) as asked:

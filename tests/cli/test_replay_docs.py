@@ -10,7 +10,7 @@ import pytest
 from transcripts import same, transcripts
 
 from kvspec.cli.main import run
-from kvspec.cli.replay_command import BESIDE, MANAGER_ONLY, VARIANTS
+from kvspec.cli.replay_command import BESIDE, MANAGER_ONLY, VARIANTS, _option
 from kvspec.model.workload import Request
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
@@ -41,4 +41,4 @@ def test_every_field_of_a_trace_is_explained() -> None:
 def test_every_option_of_a_variant_is_explained() -> None:
     options = {name[2:].removesuffix(" N").replace("-", "_") for name in first_cells("What it runs on")}
     assert options == {*VARIANTS, *BESIDE, "threads"}
-    assert {f"--{name.replace('_', '-')}" for name in MANAGER_ONLY} <= set(re.findall(r"`(--[\w-]+)", PAGE))
+    assert {_option(name) for name in MANAGER_ONLY} <= set(re.findall(r"`(--[\w-]+)", PAGE))

@@ -96,6 +96,6 @@ def test_what_cannot_be_observed_ends_with_3(
     from kvspec.model.reference.manager import OF_MANAGERS
 
     shown = OF_MANAGERS - {Capability.FREE_IDS, Capability.FREE_COUNT}
-    monkeypatch.setattr("kvspec.cli.run_command.load_target", lambda name: lambda c: ModelTarget(c, capabilities=shown))
+    monkeypatch.setattr("kvspec.cli.targets.load_target", lambda name: lambda c: ModelTarget(c, capabilities=shown))
     assert run(["run", str(good)]) == 3
     assert "not observed: 3 in the model" in capsys.readouterr().out
