@@ -7,8 +7,9 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 
 from kvspec.cli.main import run
@@ -17,6 +18,8 @@ from kvspec.cli.targets import OWN
 from kvspec.model import acceptor
 from kvspec.model.conformance import METHODS_OF, CompositeTarget, PoolTarget
 from kvspec.model.promises import CHECKS, PROMISES, RULES, STEPS_OF, Family
+from kvspec.model.reporting.evidence import COUNTERS
+from kvspec.model.reporting.known import Finding, read_known
 from kvspec.spec import CHAPTERS, load
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "conform.md").read_text(encoding="utf-8")
@@ -163,6 +166,33 @@ def test_the_tables_are_those_of_the_code() -> None:
     assert rows == {f.value: PROMISES[f] for f in Family}
     for capability, methods in METHODS_OF.items():
         assert f"| `{capability}` | {', '.join(f'`{m}()`' for m in methods)} |" in DOCS
+
+
+def test_the_report_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    (command, shown), *more = re.findall(r"\$ kvspec (conform model [^\n]*)\n(.*?)```", DOCS, re.DOTALL)
+    assert not more and run(command.split()) == Exit.HOLDS
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line for line in shown.splitlines() if line != "..."]
+    assert len(lines) == 4 and [line for line in printed if line in lines] == lines
+
+
+def test_every_counter_is_named() -> None:
+    said = DOCS[DOCS.index("What can be asked for:") : DOCS.index("## Findings that are known")]
+    named = re.findall(r"`([^`]+)`(?: \(([^)]+)\))?", said)
+    assert {name: re.sub(r"\s+", " ", words) or name for name, words in named} == COUNTERS
+
+
+def test_the_list_of_known_findings_can_be_read_and_its_fields_are_told(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "empty-copies.kv").write_text("pool 4 block 2\n")
+    (tmp_path / "known.toml").write_text(text)
+    (finding,) = read_known(tmp_path / "known.toml").findings
+    fields = dict(re.findall(r"^\| `(\w+)` \| (needed)? ?\| ", DOCS, re.MULTILINE))
+    needed = {f.name: "needed" * f.required for f in msgspec.structs.fields(Finding)}
+    assert fields == needed and all(getattr(finding, name) for name, need in needed.items() if need)
+    kinds = next(line for line in DOCS.splitlines() if line.startswith("| `kind` "))
+    assert re.findall(r"`([a-z ]+)`: ", kinds) == list(get_args(get_type_hints(Finding)["kind"]))
 
 
 def test_every_rule_has_a_sentence() -> None:
