@@ -329,6 +329,9 @@ class Target(Protocol):
 
     A sequence has tokens (known), a block table (room) and a number of computed tokens (written to the device);
     computed <= room, and computed <= known. Sequence names are chosen by the caller.
+
+    Two more attributes are optional: ``about``, texts by name such as ``name`` and ``version``, for reports; and
+    ``minimum``, how often what must have been seen in a run (``docs/conform.md``).
     """
 
     capabilities: frozenset[Capability]
