@@ -102,14 +102,15 @@ class EngineAcceptor(Judging[Any]):
         misuse = f"eviction of {num_blocks} blocks" if num_blocks < 0 else None
         self._judge("evict", (num_blocks,), lambda: self.engine.evict(num_blocks), self._all, misuse)
 
-    def reset(self) -> None:
+    def reset(self) -> bool:
+        """Drop every key; whether that was done."""
+
         def explain(records: list[AnyRecord]) -> None:
             self._all(records)
-            refused = any(isinstance(r, Call) and r.refused for r in records)
             if self.pool.layout.resets:
-                self._reset_refused() if refused else self._reset()
+                self._reset_refused() if _is_refused(records) else self._reset()
 
-        self._judge("reset", (), self.engine.reset, explain, None)
+        return not _is_refused(self._judge("reset", (), self.engine.reset, explain, None))
 
     def _reset(self) -> None:
         for memory in self.pool.memories:
@@ -252,7 +253,8 @@ class EngineAcceptor(Judging[Any]):
         if hit < found and self.pool.layout.longest_hit:
             what = f"{name}: {seq} goes on behind {hit} tokens; {found} can be found in the cache"
             raise Violation(Family.MAP_TRUTH, "hit_longest", what)
-        self._request(seq).computed = hit
+        request = self._request(seq)
+        request.computed = request.hit = hit
         self.counts["hits"] += hit > 0
 
     def _release(self, new: _Changes, call: Call) -> None:
@@ -609,6 +611,10 @@ class EngineAcceptor(Judging[Any]):
 
     def _of_store(self, number: int) -> str:
         return f" of store {number}" if len(self.pool.memories) > 1 else ""
+
+
+def _is_refused(records: Sequence[AnyRecord]) -> bool:
+    return any(isinstance(record, Call) and record.refused for record in records)
 
 
 def _sent(record: AnyRecord) -> str:

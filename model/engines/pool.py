@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from kvspec.model.compiled import Broken, Compiled
-from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.conformance import Context, MisuseError, PoolConfig
 from kvspec.model.engines.protocol import Group, Layout, Store
 from kvspec.model.executable import texts
 from kvspec.model.executable.request import Request
@@ -50,6 +50,7 @@ class EngineRequest:
         known: how many of them the host knows.
         computed: how many the device has computed.
         furthest: how many it has ever computed.
+        hit: how many were found in the cache when it was admitted last.
         tables: for each group the block of every place.
         groups: what each group's blocks contain.
     """
@@ -58,7 +59,7 @@ class EngineRequest:
         self.tokens = (*prompt, *output)
         self.context = context
         self.known = len(prompt)
-        self.computed = self.furthest = 0
+        self.computed = self.furthest = self.hit = 0
         self.tables: list[Table] = [[] for _ in layout.groups]
         parts = {name: getattr(context, name) for name in context.__struct_fields__}
         self.groups = [
@@ -163,6 +164,16 @@ class EnginePool:
     def parts(self) -> list[Any]:
         """There are no ranks."""
         return []
+
+    def request(self, seq: str) -> EngineRequest:
+        """A request that is not over.
+
+        Raises:
+            MisuseError: there is none of that name.
+        """
+        if seq not in self.requests:
+            raise MisuseError(f"{seq} is unknown")
+        return self.requests[seq]
 
     def group(self, place: Place) -> Group:
         """The group of a place."""

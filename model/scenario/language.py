@@ -258,6 +258,9 @@ class Forbidden(Check, frozen=True):
     """The spec does not allow the previous event."""
 
 
+OF_A_TABLE: Final = (Blocks, References)
+"""Checks of one table where a sequence has several: composites and engines have a table for each group."""
+
 EVENT_CHECKS: Final = (BrokenInvariant, Forbidden)
 """Checks of a scenario of events; the others are those of a scenario of operations."""
 

@@ -207,6 +207,7 @@ class _Reader:
             for kinds, forms, expected in OF_FORMS:
                 has_rank = kinds is _OF_POOLS and getattr(line.item, "rank", None)
                 has_group = kinds is _OF_COMPOSITES and getattr(line.item, "group", None) is not None
+                has_group = has_group and not (config.form is Form.ENGINES and isinstance(line.item, la.OF_A_TABLE))
                 if config.form not in forms and (isinstance(line.item, kinds) or has_rank or has_group):
                     what = f"'{format_item(line.item)}' where {config.form.words} is driven"
                     raise ScenarioError(self.name, line.number, 1, what, expected)

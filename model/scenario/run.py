@@ -8,9 +8,17 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kvspec.model import operations as ops
-from kvspec.model.acceptor import CompositeAcceptor, PagedAcceptor, PoolAcceptor, TieredAcceptor, judge_of
+from kvspec.model.acceptor import (
+    CompositeAcceptor,
+    EngineAcceptor,
+    PagedAcceptor,
+    PoolAcceptor,
+    TieredAcceptor,
+    judge_of,
+)
 from kvspec.model.acceptor.judging import View
 from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PagedTarget, checked_target
+from kvspec.model.engines.checks import block_at, measured
 from kvspec.model.executable import Part
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Violation
@@ -180,7 +188,7 @@ class OperationRun:
             case ops.AllocateShared():
                 self.hits[operation.seq] = value
                 return f"hit {value}"
-            case ops.Evict():
+            case ops.Evict() if value is not None:
                 return f"evicted {value}"
             case ops.Reclaim():
                 return f"unmapped {value}"
@@ -216,7 +224,7 @@ class OperationRun:
                 return Seen(self.outcome == "saved", self.outcome)
             case la.OnRank() | la.Waiting() | la.State() | la.Loading():
                 return self._resource(check)
-            case la.Hit():
+            case la.Hit() if not isinstance(self.acceptor, EngineAcceptor):
                 hit = self.hits.get(check.seq)
                 return Seen(hit == check.num_tokens, "no allocate_shared" if hit is None else f"{hit}")
             case la.Evicted():
@@ -235,6 +243,8 @@ class OperationRun:
 
     def _measure(self, check: la.Check) -> tuple[int, int, bool]:
         acceptor = self.acceptor
+        if isinstance(acceptor, EngineAcceptor):
+            return *measured(acceptor, check), True
         match check:
             case la.Free():
                 if acceptor.sees(Capability.FREE_IDS):
@@ -333,6 +343,8 @@ class OperationRun:
 
     def _block(self, seq: str, index: int, group: int = 0) -> tuple[int, int]:
         """The block at a place of a table, behind its rank or group: each has blocks of the same numbers."""
+        if isinstance(self.acceptor, EngineAcceptor):
+            return group, block_at(self.acceptor, seq, index, group)
         table, first = self._table(seq, group), self._released(seq, group)
         if index not in range(first, first + len(table)):
             raise MisuseError(f"{seq} has no block {index}")

@@ -471,7 +471,7 @@ EXAMPLES = re.findall(r"^```kv *(\S*)\n(.*?)^```$", DOCS, flags=re.MULTILINE | r
 
 @pytest.mark.parametrize(("twin", "text"), EXAMPLES)
 def test_the_examples_of_the_page_run(twin: str, text: str) -> None:
-    result = run(text, build(twin) if twin else load_target("torch"))
+    result = run(text, build(twin) if twin else load_target("model" if "engine" in text else "torch"))
     assert result.passed, result.last
 
 
