@@ -48,6 +48,7 @@ _MANY_LINES: Final = 20_000
 _encode = msgspec.json.Encoder(enc_hook=as_plain).encode
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
+
 def _line(method: str, params: bytes) -> bytes:
     """A request but for its number, which comes behind it."""
     return b'{"jsonrpc":"2.0","method":"%s","params":%s,"id":' % (method.encode(), params)
