@@ -19,8 +19,9 @@ def answer(result):
 
 RESULTS = {
     "hello": {"protocol": 1, "name": "planted", "version": "2.5", "about": {"engine": "none"}},
-    "make": {"capabilities": ["free_count", "free_ids", "events", "fork"], "hit_limit": "all"},
-    "num_computed": 0, "block_table": [1], "free_count": 3, "free_ids": [1, 2], "drain_events": [], "allocate": True,
+    "make": {"capabilities": ["free_count", "free_ids", "events", "contents"], "hit_limit": "all"},
+    "num_computed": 0, "block_table": [1], "read": [], "free_count": 3, "free_ids": [1, 2], "drain_events": [],
+    "allocate": True,
 }
 
 open("pids", "a").write(f"{os.getpid()}\\n")

@@ -1,7 +1,8 @@
 """What will be looked at behind an operation, by what was looked at behind the one before.
 
-A judge looks at much the same after each operation. To ask for all of it at once saves most round trips. What is asked
-ahead has to make sense: nothing of a sequence that may be gone, and no range of one whose length may have changed.
+A judge looks at much the same after each operation. To ask for all of it together with the operation saves most round
+trips. What is asked so has to make sense: nothing of a sequence that the operation may end, and no range of one whose
+length it may change.
 """
 
 from __future__ import annotations
@@ -22,42 +23,48 @@ class Look(NamedTuple):
         return {a for a in self.arguments if isinstance(a, str)}
 
 
-class Ahead:
-    """Follows the operations and looks of one target."""
+class Habit(NamedTuple):
+    """What is looked at behind operations of a kind that are done: anything, and of it what the operation names."""
 
-    def __init__(self) -> None:
+    looks: bool = False
+    looks_at_names: bool = False
+
+
+class Ahead:
+    """Follows the operations and looks of one target.
+
+    Args:
+        habits: what is known from other targets, by the names of operations; it is added to.
+    """
+
+    def __init__(self, habits: dict[str, Habit]) -> None:
+        self._habits = habits
         self._before: dict[Look, None] = {}
         self._now: dict[Look, None] = {}
-        self._operation = ("", True)
+        self._operation = ""
         self._names: set[str] = set()
-        self._keeps: dict[tuple[str, bool], bool] = {}
-        """Whether what an operation named was looked at behind it, the last time."""
 
-    def operated(self, name: str, arguments: Sequence[Any]) -> None:
-        """An operation begins."""
-        if self._names:
-            self._keeps[self._operation] = any(look.names & self._names for look in self._now)
-        if self._now:
-            self._before, self._now = self._now, {}
-        self._operation, self._names = (name, True), _names(arguments)
+    def operated(self, name: str, arguments: Sequence[Any]) -> list[Look]:
+        """An operation begins; what to ask together with it."""
+        if self._operation:
+            of_names = any(look.names & self._names for look in self._now)
+            self._habits[self._operation] = Habit(bool(self._now), of_names)
+        self._before, self._now = self._now, {}
+        self._operation, self._names = name, _names(arguments)
+        habit = self._habits.get(name, Habit())
+        return [look for look in self._before if habit.looks and self._makes_sense(look, habit.looks_at_names)]
 
     def failed(self) -> None:
-        """The operation was answered with an error."""
-        self._operation = (self._operation[0], False)
+        """The operation was answered with an error: what is looked at behind it is no habit."""
+        self._operation = ""
 
     def looked(self, look: Look) -> None:
         """This was looked at behind the operation."""
         self._now[look] = None
 
-    def likely(self) -> list[Look]:
-        """What can be asked ahead behind the operation."""
-        keeps = self._keeps.get(self._operation, False)
-        return [look for look in self._before if not look.names & self._names or (keeps and _is_of_all(look))]
-
-
-def _is_of_all(look: Look) -> bool:
-    """Whether it has no range that may have become too long: a name, and a rank or group at most."""
-    return len(look.arguments) <= 2
+    def _makes_sense(self, look: Look, looks_at_names: bool) -> bool:
+        """A look at what the operation names is one at all of it: with a rank or a group at most, and with no range."""
+        return not look.names & self._names or (looks_at_names and len(look.arguments) <= 2)
 
 
 def _names(arguments: Sequence[Any]) -> set[str]:

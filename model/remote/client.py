@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import metadata
@@ -30,7 +31,7 @@ from kvspec.model.conformance import (
     excused_by,
 )
 from kvspec.model.remote import protocol
-from kvspec.model.remote.ahead import Ahead, Look
+from kvspec.model.remote.ahead import Ahead, Habit, Look
 from kvspec.model.remote.process import Child, ChildEndedError, ChildError, shortened
 from kvspec.model.remote.protocol import Answer, Hello, Introduction, Make, Method
 from kvspec.model.remote.wire import as_plain
@@ -72,6 +73,7 @@ class RemoteTargets:
     Attributes:
         last_words: of the last failure: the traceback that came with it, or the last lines on standard error of a
             process that has ended.
+        habits: what its targets are looked at behind which operation.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class RemoteTargets:
     ) -> None:
         self.argv, self.call_seconds = tuple(argv), call_seconds
         self.last_words: list[str] = []
+        self.habits: dict[str, Habit] = {}
         self._start_seconds = max(start_seconds, call_seconds)
         self._child: Child | None = None
         self._introduction: Introduction | None = None
@@ -273,8 +276,8 @@ class RemoteTargets:
 class RemoteTarget(Bounded):
     """A target in another process; it has the methods of what it can show or do.
 
-    What is looked at is asked for together with what was looked at behind the operation before (`Ahead`), and kept
-    until the next operation, so that it takes few round trips.
+    What was looked at behind an operation is asked for together with the next one (`Ahead`), and an answer is kept
+    until there is another operation, so that it takes few round trips.
     """
 
     capabilities: frozenset[Capability]
@@ -282,10 +285,11 @@ class RemoteTarget(Bounded):
     def __init__(self, targets: RemoteTargets, number: int, form: Form, given: Mapping[str, Any]) -> None:
         self.__dict__.update(given)
         self._targets, self._number, self._methods = targets, number, protocol.methods_of(form)
-        self._ahead = Ahead()
+        self._ahead = Ahead(targets.habits)
         self._seen: dict[Look, Answer] = {}
+        self._drained: defaultdict[Look, list[Answer]] = defaultdict(list)
+        self._fresh: set[Look] = set()
         self._lines: dict[Look, _Line] = {}
-        self._has_looked = False
 
     def __getattr__(self, name: str) -> Any:
         method = self.__dict__.get("_methods", {}).get(name)
@@ -296,32 +300,34 @@ class RemoteTarget(Bounded):
         return call
 
     def _operate(self, method: Method, *arguments: Any, **named: Any) -> Any:
-        self._ahead.operated(method.name, (*arguments, *named.values()))
-        self._seen.clear()
-        self._has_looked = False
+        looks = self._ahead.operated(method.name, (*arguments, *named.values()))
         line = _Line(method, _line(method.name, _encode(method.params(arguments, named))))
-        (answer,) = self._targets.ask_all(self._number, [line], self.patience)
+        lines = [line, *map(self._line_of, looks)]
+        answer, *seen = self._targets.ask_all(self._number, lines, self.patience)
+        self._seen = dict(zip(looks, seen, strict=True))
+        self._fresh = {look for look in looks if self._methods[look.name].drains}
+        for look in self._fresh:
+            self._drained[look].append(self._seen.pop(look))
         if answer.error is not None:
             self._ahead.failed()
         return self._targets.value(method, answer)
 
     def _look(self, method: Method, *arguments: Any, **named: Any) -> Any:
         look = Look(method.name, (*arguments, *named.values()))
-        if method.drains:
-            return self._targets.value(method, self._asked(look))
         self._ahead.looked(look)
+        if method.drains:
+            found = self._drained.pop(look, [])
+            found += [] if look in self._fresh else [self._asked(look)]
+            self._fresh.discard(look)
+            return [item for answer in found for item in self._targets.value(method, answer)]
         answer = self._seen.get(look)
-        return self._targets.value(method, self._asked(look) if answer is None else answer)
+        if answer is None:
+            answer = self._seen[look] = self._asked(look)
+        return self._targets.value(method, answer)
 
     def _asked(self, look: Look) -> Answer:
-        """The answer to a look; others that may be needed come along."""
-        looks = [look]
-        if not self._has_looked:
-            looks += [other for other in self._ahead.likely() if other != look and other not in self._seen]
-        self._has_looked = True
-        answers = self._targets.ask_all(self._number, [self._line_of(one) for one in looks], self.patience)
-        self._seen.update(zip(looks, answers, strict=True))
-        return answers[0]
+        (answer,) = self._targets.ask_all(self._number, [self._line_of(look)], self.patience)
+        return answer
 
     def _line_of(self, look: Look) -> _Line:
         line = self._lines.get(look)

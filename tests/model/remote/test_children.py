@@ -45,7 +45,7 @@ def test_a_good_child_is_asked_and_ends_with_its_input(folder: Path) -> None:
         assert made.introduction.name == "planted" and made.introduction.version == "2.5"
         assert made.about == {"name": "planted", "version": "2.5", "engine": "none"}
         target: Any = checked_target(made, CONFIG)
-        assert target.capabilities == {"free_count", "free_ids", "events", "fork"} and target.hit_limit == "all"
+        assert target.capabilities == {"free_count", "free_ids", "events", "contents"} and target.hit_limit == "all"
         assert target.about == made.about and not hasattr(target, "minimum") and not hasattr(target, "hold")
         assert target.block_table("a") == [1] and target.free_ids() == {1, 2} and target.allocate("a", 3) is True
         assert target.start("a", [1], Context(salt="x")) is None and target.write([("a", [5])]) is None
@@ -188,9 +188,8 @@ def test_the_call_that_is_not_answered_is_named_among_those_asked_ahead(folder: 
             target.allocate("a", 1)
             assert target.free_count() == 3 and target.free_ids() == {1, 2}
         (folder / "fatal").touch()
-        target.allocate("a", 1)
         with pytest.raises(RemoteError, match="free_ids was not answered, as its process has ended with exit code 4"):
-            target.free_count()
+            target.allocate("a", 1)
 
 
 NO_ANSWERS = [
@@ -392,3 +391,56 @@ def test_events_are_drained_as_often_as_they_are_asked_for(folder: Path) -> None
             assert target.drain_events() == [] and target.drain_events() == [] and target.free_count() == 3
     called = (folder / "calls").read_text().splitlines()[2:]
     assert sorted(called) == ["allocate a 1"] * 2 + ["drain_events"] * 4 + ["free_count"] * 2
+
+
+def test_events_that_were_asked_for_and_not_needed_are_not_lost(folder: Path) -> None:
+    plant = """
+    if method == 'drain_events':
+        count = globals().get('count', 0) + 1
+        answer([{'kind': 'stored', 'key': f'{count:02x}', 'block_id': count}])
+        continue
+    """
+    with targets(folder, plant) as made:
+        target: Any = made(CONFIG)
+        found = []
+        for wanted in (True, True, False, True, False, False, True):
+            target.allocate("a", 1)
+            found += target.drain_events() if wanted else []
+    assert [event.block_id for event in found] == [1, 2, 3, 4, 5, 6]
+
+
+def asked(folder: Path, *operations: str) -> list[str]:
+    """What the last of some operations brings along, where a judge looks at the sequences that there are."""
+    with targets(folder) as made:
+        target: Any = made(CONFIG)
+        there: list[str] = []
+        for operation in operations:
+            name, *seqs = operation.split()
+            before = len((folder / "calls").read_text().splitlines())
+            getattr(target, name)(*seqs, *([[1], Context()] if name == "start" else [1] if name == "allocate" else []))
+            along = (folder / "calls").read_text().splitlines()[before + 1 :]
+            there = [s for s in there if name not in ("abort", "close") or s not in seqs] + seqs * (name == "start")
+            for seq in there if name != "close" else []:
+                assert target.free_count() == 3 and target.block_table(seq) == [1] and len(target.read(seq, 0, 1)) >= 0
+    return along
+
+
+PRELUDE = ["start a", "start b", "allocate a", "abort b", "start b", "allocate b"]
+
+
+def test_nothing_is_asked_ahead_of_what_may_be_gone(folder: Path) -> None:
+    """Nor of a range that may be too long; but of what an operation is known to leave, and of everything else."""
+    others = ["free_count", "block_table b", "read b 0 1"]
+    assert asked(folder, *PRELUDE, "allocate a") == [others[0], "block_table a", *others[1:]]
+
+
+def test_what_an_operation_ends_is_not_looked_at(folder: Path) -> None:
+    assert asked(folder, *PRELUDE, "abort a") == ["free_count", "block_table b", "read b 0 1"]
+
+
+def test_nothing_comes_along_with_what_is_not_known(folder: Path) -> None:
+    assert asked(folder, *PRELUDE, "preempt a") == []
+
+
+def test_nothing_comes_along_with_the_end(folder: Path) -> None:
+    assert asked(folder, *PRELUDE, "close") == []
