@@ -136,14 +136,24 @@ class _Read(NamedTuple):
     """Where a query reads a variable: keys, and the element whose membership is asked."""
 
     query: Query
+    term: Term
     keys: tuple[Term, ...]
     element: tuple[Term, ...] | None
 
 
 class _Change(NamedTuple):
+    """A cell of which more is known; where part of its key is `UNKNOWN`, some cell that has the element."""
+
     path: Path
     key: Any
     element: Any
+
+
+class _Somewhere(NamedTuple):
+    """The key of a cell, partly unknown, and the terms that would say it."""
+
+    parts: tuple[Any, ...]
+    terms: tuple[Term, ...]
 
 
 class Known:
@@ -165,15 +175,19 @@ class Known:
                     self._index(query)
         self._changed: list[_Change] = []
         self._supposed: dict[Term, bool] = {}
+        self.concluding = False
+        """What is assumed follows from an invariant, not from an event."""
+        self._requires: Sequence[Requirement] = ()
+        self._env: Env = {}
 
     def _index(self, query: Query) -> None:
         for t in (t for literal in query.literals for t in T.subterms(literal)):
             whole = t.args[0] if t.op == "has" else t
             cell, keys = (whole.args[0], whole.args[1:]) if whole.op == "get" else (whole, ())
             if cell.op == "state" and (t.op == "has" or not isinstance(t.sort, (SetSort, MapSort)) or t.op == "get"):
-                self._reads[cell.data].append(_Read(query, keys, t.args[1:] if t.op == "has" else None))
+                self._reads[cell.data].append(_Read(query, t, keys, t.args[1:] if t.op == "has" else None))
             elif t.op == "empty" and whole is t and t.args[0].op == "state":
-                self._reads[t.args[0].data].append(_Read(query, (), None))
+                self._reads[t.args[0].data].append(_Read(query, t, (), None))
 
     # -- what is known -------------------------------------------------------------------------------------------
 
@@ -229,6 +243,7 @@ class Known:
             Contradiction: what it leads to breaks an invariant.
         """
         env = dict(zip(event.parameters, arguments, strict=True))
+        self._requires, self._env = event.requires, env
         certain = True
         for requirement in event.requires:
             held = self.value(requirement.term, env)
@@ -282,11 +297,23 @@ class Known:
 
     def _conclude(self) -> None:
         """What follows from what has become known, by the invariants."""
+        self.concluding = True
+        try:
+            self._follow()
+        finally:
+            self.concluding = False
+
+    def _follow(self) -> None:
         while self._changed:
             change = self._changed.pop()
+            somewhere = _is_open(change.key)
             for read in self._reads[change.path]:
+                if somewhere and read.element is None:
+                    continue
                 for env in self._instances(read, change):
+                    self._supposed |= {read.term: True} if somewhere else {}
                     self._unit(read.query, env)
+                    self._supposed.pop(read.term, None)
 
     def _unit(self, query: Query, env: Env) -> None:
         """Of an invariant's ways to fail, at least one condition must be false."""
@@ -301,6 +328,7 @@ class Known:
                 return
         if left is None:
             self._changed.clear()
+            self._supposed.clear()
             raise Contradiction(query.statement)
         self.assume(left, env, False)
 
@@ -355,7 +383,7 @@ class Known:
         """Whether the pattern can be the value; variables that it leaves open get theirs."""
         if pattern.op == "var":
             return bool(env.setdefault(pattern, value) == value)
-        if pattern.op == "case":
+        if pattern.op == "case" and value is not UNKNOWN:
             fits = isinstance(value, tuple) and value[0] == pattern.data
             return fits and all(self._match(p, v, env) for p, v in zip(pattern.args, value[1:], strict=True))
         return True  # what it really is comes out when the statement is looked at
@@ -366,9 +394,18 @@ class Known:
         """Change what the event changes; where that rests on something unknown, keep what is the same either way."""
         worlds = list(self._worlds(effects, env, _SPLITS))
         touched = dict.fromkeys((path, key) for world in worlds for path, key, _, _ in world)
+        meant = {at: self._meant(*at) for at in touched if isinstance(at[1], _Somewhere)}
         for path, key in touched:
             steps = [[(e, v) for p, k, e, v in world if (p, k) == (path, key)] for world in worlds]
-            self._change(path, key, steps)
+            if isinstance(key, _Somewhere):
+                for element, value in (step for case in steps for step in case):
+                    self._somewhere(path, meant[path, key], element, value)
+            else:
+                self._change(path, key, steps)
+
+    def _meant(self, path: Path, key: _Somewhere) -> list[Any]:
+        """The cells of which one is meant, of those that something is known of."""
+        return [k for k in self.state[path].cells if self._may_be(key, (k,) if len(key.parts) == 1 else k)]
 
     def _worlds(self, effects: Sequence[Effect], env: Env, splits: int) -> Iterator[list[tuple[Path, Any, Any, Any]]]:
         """The changes, in every case of the conditions that are unknown."""
@@ -392,9 +429,7 @@ class Known:
     def _steps(self, effect: Effect, held: Any, env: Env) -> list[tuple[Path, Any, Any, Any]]:
         """Path, key, element and new value of each change of an effect; no element: the value is the whole cell."""
         keys = tuple(self.value(k, env) for k in effect.keys)
-        if UNKNOWN in keys:
-            return [(effect.path, _EVERYWHERE, None, None)]
-        key = bare(keys) if keys else None
+        key = _Somewhere(keys, effect.keys) if UNKNOWN in keys else bare(keys) if keys else None
         if effect.kind == "assign":
             value = self._whole(effect.args[0], env) if held is not UNKNOWN else self._no_value(effect.args[0].sort)
             return [(effect.path, key, None, value)]
@@ -408,9 +443,6 @@ class Known:
 
     def _change(self, path: Path, key: Any, cases: Sequence[Sequence[tuple[Any, Any]]]) -> None:
         """Make the changes of one cell, given for each case."""
-        if key is _EVERYWHERE:
-            self.state[path] = Table()
-            return
         elements = {e[0] for steps in cases for e, _ in steps if e is not None}
         if all(e is not None for steps in cases for e, _ in steps):
             mine = self.cell(path, key)
@@ -427,6 +459,51 @@ class Known:
         self._store(path, key, value)
         if isinstance(value, Members) and len(value.yes) <= _MANY:
             self._changed += [_Change(path, key, x) for x in value.yes]
+
+    def _somewhere(self, path: Path, cells: Sequence[Any], element: Any, value: Any) -> None:
+        """One of the cells has been changed, or one of which nothing is known."""
+        table = self.state[path]
+        for other in cells:
+            mine = table.cells[other]
+            if element is None:
+                table.cells[other] = self._no_value(self._sort(path))
+            elif mine.has(element[0]) is not value:
+                mine.put(element[0], UNKNOWN)
+                mine.some = False
+        if element is None or table.rest is UNKNOWN:
+            table.rest = UNKNOWN
+        elif value is not False:
+            table.rest = table.rest.copy()
+            table.rest.put(element[0], UNKNOWN)
+
+    def _may_be(self, key: _Somewhere, other: tuple[Any, ...]) -> bool:
+        """Whether a cell can be the one that is meant, by what the event requires and by the invariants."""
+        for part, known, term in zip(key.parts, other, key.terms, strict=True):
+            if part is not UNKNOWN and part != known:
+                return False
+            at = _place(self, term, self._env) if part is UNKNOWN else None
+            if at is not None and not self._can_be(*at, known):
+                return False
+        return True
+
+    def _can_be(self, path: Path, key: Any, value: Any) -> bool:
+        """Whether a cell of which nothing is known can have this value."""
+        table = self.state[path]
+        if not isinstance(table, Table) or len(table.cells) > _MANY:
+            return True
+        before = table.cells.get(key, _OTHER)
+        table.cells[key] = value
+        try:
+            if any(self.value(r.term, self._env) is False for r in self._requires):
+                return False
+            for read in self._reads[path]:
+                for env in self._instances(read, _Change(path, key, None)):
+                    if all(self.value(literal, env) is True for literal in read.query.literals):
+                        return False
+            return True
+        finally:
+            del table.cells[key]
+            table.cells |= {} if before is _OTHER else {key: before}
 
     def _of(self, path: Path, key: Any) -> AnySort:
         return self.chapter.variables[path].sort if key is None else self._sort(path)
@@ -591,7 +668,6 @@ class Known:
         return closed and len(members.yes) <= _MANY  # type: ignore[union-attr]
 
 
-_EVERYWHERE: Final = object()
 _OTHER: Final = object()
 """Stands for a key of which nothing was said."""
 _NO_STATEMENT: Any = None
@@ -779,6 +855,11 @@ def _implication(k: Known, t: Term, env: Env, want: bool) -> None:
         k.assume(premise, env, False)
 
 
+def _is_open(key: Any) -> bool:
+    """Whether part of a key is unknown."""
+    return key is UNKNOWN or (isinstance(key, tuple) and any(part is UNKNOWN for part in key))
+
+
 def _place(k: Known, t: Term, env: Env) -> tuple[Path, Any] | None:
     """The variable, or the cell of a map, that a term reads."""
     if t.op == "state":
@@ -791,8 +872,22 @@ def _place(k: Known, t: Term, env: Env) -> tuple[Path, Any] | None:
 
 def _membership(k: Known, t: Term, env: Env, want: bool) -> None:
     element, at = tuple(k.value(a, env) for a in t.args[1:]), _place(k, t.args[0], env)
-    if at is not None and not any(e is UNKNOWN for e in element):
+    if any(e is UNKNOWN for e in element):
+        return
+    if at is not None:
         k._put(*at, bare(element), want)
+    elif want:
+        _somewhere_has(k, t.args[0], env, bare(element))
+
+
+def _somewhere_has(k: Known, cell: Term, env: Env, element: Any) -> None:
+    """Some cell has the element, which may say something although it is unknown which.
+
+    It is not remembered, so what follows from it is concluded once, when an event says it.
+    """
+    if cell.op == "get" and cell.args[0].op == "state" and not k.concluding:
+        keys = tuple(k.value(a, env) for a in cell.args[1:])
+        k._changed.append(_Change(cell.args[0].data, bare(keys), element))
 
 
 def _emptiness(k: Known, t: Term, env: Env, want: bool) -> None:
@@ -806,9 +901,13 @@ def _emptiness(k: Known, t: Term, env: Env, want: bool) -> None:
 
 def _onliness(k: Known, t: Term, env: Env, want: bool) -> None:
     element, at = tuple(k.value(a, env) for a in t.args[1:]), _place(k, t.args[0], env)
-    if want and at is not None and not any(e is UNKNOWN for e in element):
-        k._store(*at, Members({bare(element)}, open=False))
-        k._changed.append(_Change(*at, bare(element)))
+    if not want or any(e is UNKNOWN for e in element):
+        return
+    if at is None:
+        _somewhere_has(k, t.args[0], env, bare(element))
+        return
+    k._store(*at, Members({bare(element)}, open=False))
+    k._changed.append(_Change(*at, bare(element)))
 
 
 def _equality(k: Known, t: Term, env: Env, want: bool) -> None:

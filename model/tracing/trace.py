@@ -15,15 +15,15 @@ import msgspec
 
 from kvspec.model.compiled import Compiled, InvariantError, StepError
 from kvspec.model.compiled.text import blank
-from kvspec.model.concrete import State, Structure, Variant, default, evaluate
-from kvspec.model.scenario.events import NUMBERED, load_chapter
+from kvspec.model.concrete import State, Variant, default, evaluate
+from kvspec.model.scenario.events import NUMBERED
 from kvspec.model.tracing.header import Header, arguments, facts
 from kvspec.model.tracing.known import UNKNOWN, Contradiction, Known, Members, NotPossible, Table
 from kvspec.model.tracing.log import Cut, Row, rows, without
 from kvspec.model.tracing.show import Focus, Step, state_lines
 from kvspec.model.tracing.story import tell_story
 from kvspec.model.world import NOTHING, Chain
-from kvspec.spec.language import Chapter, SpecError
+from kvspec.spec.language import SpecError
 from kvspec.spec.language.prose import render
 from kvspec.spec.language.terms import AnySort, MapSort, SetSort, Sort
 from kvspec.spec.language.terms import Path as Name
@@ -297,7 +297,7 @@ class _Trace:
             if (mine[0] if isinstance(sort, Sort) else mine) != value:
                 raise Contradiction
             return
-        rest = _rest(self.header.chapter, self.header.structure, path, sort)
+        rest = initially(self.header, path, sort)
         for key in value.keys() | (mine.keys() if whole else ()):
             if mine.get(key, rest) != value.get(key, rest):
                 raise Contradiction
@@ -374,10 +374,10 @@ def _certain(known: Any) -> Any:
     return None if known is UNKNOWN else known
 
 
-def _rest(chapter: Chapter, structure: Structure, path: Name, sort: MapSort) -> Any:
+def initially(header: Header, path: Name, sort: MapSort) -> Any:
     """What a map holds where nothing was stored."""
-    start = blank(chapter.initial[path])
-    return default(sort.value) if start is None else plain(evaluate(start, structure, {}))
+    start = blank(header.chapter.initial[path])
+    return default(sort.value) if start is None else plain(evaluate(start, header.structure, {}))
 
 
 def machine(header: Header) -> Compiled:
@@ -400,4 +400,4 @@ def machine(header: Header) -> Compiled:
         return Compiled(header.chapter, structure.statics, carriers)
 
 
-__all__ = ["Finding", "TraceReport", "load_chapter", "machine", "plain", "trace_events"]
+__all__ = ["Finding", "TraceReport", "initially", "machine", "plain", "trace_events"]

@@ -12,6 +12,7 @@ from kvspec.model.conformance import Context
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.events import NUMBERED, case_word
 from kvspec.model.scenario.parse import parse_scenario
+from kvspec.model.world import Chain, chain_tokens, context_of
 from kvspec.spec.language.terms import AnySort, MapSort, SetSort, Sort
 
 CONTEXT: Final = frozenset(Context.__struct_fields__)
@@ -138,3 +139,24 @@ def _chain(value: Any) -> tuple[la.Atom, ...]:
 
 def _none(value: Any) -> NoReturn:
     raise NoValue(repr(value))
+
+
+def told(value: Any, sort: AnySort) -> Any:
+    """A value of `kvspec.model.compiled`, as a log has it; what `atoms` reads."""
+    if isinstance(sort, SetSort):
+        return [_row_told(row, sort.elements) for row in value]
+    assert isinstance(sort, Sort)
+    if sort.kind == "variant":
+        return [value[0], *(told(v, f) for v, f in zip(value[1:], sort.fields(value[0]), strict=True))]
+    if not isinstance(value, Chain):
+        return value if isinstance(value, (bool, int, str)) else repr(value)
+    context, tokens = context_of(value), chain_tokens(value)
+    if context == Context():
+        return tokens
+    return {"tokens": tokens} | {n: v for n, v in msgspec.to_builtins(context).items() if v}
+
+
+def _row_told(row: Any, sorts: tuple[Sort, ...]) -> Any:
+    if len(sorts) == 1:
+        return told(row, sorts[0])
+    return [told(v, s) for v, s in zip(row, sorts, strict=True)]
