@@ -80,6 +80,7 @@ DEEP: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "linear_state": ("slots=6,tokens=1.2", "slots=5,seqs=3,tokens=1.2"),
         "trim": ("len=6,stride=2",),
         "concurrent": ("blocks=3,handles=3",),
+        "engine": ("blocks=3,tokens=1/2,pins=0", "blocks=2,seqs=3,block_size=2,tokens=1.2/3"),
     }
 )
 """What ``kvspec check --deep`` explores beside them."""

@@ -113,6 +113,19 @@ def test_an_axiom_that_is_false_in_the_scope_is_named(monkeypatch: pytest.Monkey
         Scope.parse("", "prefix_cache")
 
 
+def test_other_token_sequences_of_engines_than_the_first_are_states() -> None:
+    scope = Scope.parse("block_size=2,tokens=1.2/3", "engine")
+    layered = scope.structure.statics["layered",]
+    chains = scope.structure.carriers["Chain"]
+    assert [repr(c) for c in chains if layered(c)] == ["[]", "[1]", "[1 2]"]
+    assert [repr(c) for c in chains if not layered(c)] == ["[3]"]
+
+
+def test_states_of_engines_have_no_parts() -> None:
+    with pytest.raises(ScopeError, match="axiom states_are_whole is false"):
+        Scope.parse("block_size=2,tokens=1.2/3.4", "engine")
+
+
 def test_an_unknown_chapter_is_one() -> None:
     with pytest.raises(UnknownChapter):
         Scope.parse("", "sequence")
