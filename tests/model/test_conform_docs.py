@@ -16,8 +16,9 @@ from kvspec.cli.main import run
 from kvspec.cli.output import Exit
 from kvspec.cli.targets import OWN
 from kvspec.model import acceptor
-from kvspec.model.conformance import METHODS_OF, CompositeTarget, PoolTarget
+from kvspec.model.conformance import METHODS_OF, CompositeTarget, Form, PoolTarget, Target
 from kvspec.model.promises import CHECKS, PROMISES, RULES, STEPS_OF, Family
+from kvspec.model.remote.protocol import methods_of
 from kvspec.model.reporting.evidence import COUNTERS
 from kvspec.model.reporting.known import Finding, read_known
 from kvspec.spec import CHAPTERS, load
@@ -53,6 +54,18 @@ def plant(file: Path, line: str, instead: str) -> None:
     text = "\n\n".join(EXAMPLES)
     assert text.count(line) == 1
     file.write_text(text.replace(line, instead), encoding="utf-8")
+
+
+def test_the_first_example_has_fewer_than_eighty_lines_of_code() -> None:
+    assert sum(1 for line in EXAMPLES[0].splitlines() if line.strip()) < 80
+
+
+def test_what_is_looked_at_is_explained() -> None:
+    said = DOCS[DOCS.index("| observation |") : DOCS.index("This one has no prefix cache")]
+    methods = methods_of(Form.MANAGERS)
+    looks = {name for name in vars(Target) if name in methods and methods[name].looks}
+    first = [row.split("|")[1] for row in said.splitlines() if "|" in row]
+    assert set(re.findall(r"`(\w+)\(\)`", "".join(first))) == looks
 
 
 def test_the_examples_are_short() -> None:
