@@ -56,7 +56,8 @@ class Engine:
     capabilities = frozenset({Capability.ENGINE, Capability.FREE_COUNT, Capability.REF_COUNTS, Capability.CACHED_KEYS})
     hit_limit: Literal["all_but_one"] = "all_but_one"
     abilities = Abilities(_VARIANTS, ("chunked",))
-    minimum: Final = {"hits": 10, "evictions": 10, "refusals": 10, "preemptions": 10, "slides": 10}
+    minimum: Final = {"hits": 10, "evictions": 10, "refusals": 10, "preemptions": 1, "slides": 10}
+    makes_room = True
 
     def __init__(self, config: PoolConfig) -> None:
         if config.engine is None:
@@ -122,6 +123,8 @@ class Engine:
         _wrap(trie, "allocate", after("trie.allocate"))
         if trie.enabled:
             _wrap(trie, "match", matched, before=lambda seq: seq.num_blocks)
+        if not self.makes_room:  # `allocate` is not to be called without it: it raises MemoryError
+            helper.try_make_capacity_for = lambda *_: True
         _wrap(helper, "try_make_capacity_for", evicted, before=self._room)
         _wrap(helper, "_reclaim_candidate", reclaimed)
 
@@ -307,6 +310,11 @@ def _wrap(
         return result
 
     setattr(owner, name, watched)
+
+
+def misuse() -> None:
+    """From now on nobody makes room before blocks are allocated."""
+    Engine.makes_room = False
 
 
 def make(config: PoolConfig) -> Engine:

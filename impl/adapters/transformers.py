@@ -99,6 +99,7 @@ class Engine:
     hit_limit: Literal["all_but_one"] = "all_but_one"
     abilities = Abilities(tuple(_LAYERS), fewest_blocks=6)
     minimum: Final = {"hits": 10, "evictions": 10, "refusals": 10, "preemptions": 10}
+    resets_idle = True
 
     def __init__(self, config: PoolConfig) -> None:
         if config.engine is None:
@@ -228,10 +229,9 @@ class Engine:
         return self.recorder.taken()
 
     def reset(self) -> list[AnyRecord]:
-        """`ContinuousBatchProcessor.reset`, which ends all requests: only without any here."""
-        is_busy = self.scheduler.has_pending_requests()
+        """`ContinuousBatchProcessor.reset` ends all requests first; here it is for an engine without any."""
+        is_busy = self.resets_idle and self.scheduler.has_pending_requests()
         if not is_busy:
-            self.scheduler.reset()
             self.cache.reset()
         self.recorder.call("reset", refused=is_busy, late=is_busy)
         return self.recorder.taken()
@@ -286,6 +286,11 @@ def _watched(kind: type[Any]) -> type[Any]:
                 self.engine.recorder.add(Preempted(state.request_id))
 
     return Watched
+
+
+def misuse() -> None:
+    """From now on the cache is reset whoever is still there."""
+    Engine.resets_idle = False
 
 
 def make(config: PoolConfig) -> Engine:
