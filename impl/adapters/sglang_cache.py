@@ -46,17 +46,17 @@ class TreePath(NamedTuple):
 
 
 def pages_of(slots: Sequence[int], page_size: int) -> Table:
-    """The pages that slots of successive tokens are on; slot 0 stands for none.
+    """The pages that slots of successive tokens are on.
 
     Raises:
         InconsistentError: the slots of a page are not one behind the other.
     """
-    table: Table = [slots[start] // page_size or None for start in range(0, len(slots), page_size)]
+    pages = [slot // page_size for slot in slots[::page_size]]
     for position, slot in enumerate(slots):
-        page = table[position // page_size]
-        if slot != (0 if page is None else page * page_size + position % page_size):
+        page = pages[position // page_size]
+        if slot != page * page_size + position % page_size:
             raise InconsistentError(f"token {position} has slot {slot}, and its page is {page}")
-    return table
+    return list(pages)
 
 
 class TreeCache:

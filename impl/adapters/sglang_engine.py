@@ -15,7 +15,6 @@ from math import ceil
 from typing import Any, Final
 
 from kvspec.impl.adapters.sglang_cache import STATES, TreeCache, space_of
-from kvspec.impl.adapters.sglang_events import Published
 from kvspec.impl.adapters.sglang_package import (
     FINISH_ABORT,
     AddReqResult,
@@ -31,6 +30,7 @@ from kvspec.impl.adapters.sglang_package import (
     release_kv_cache,
     runtime_context,
 )
+from kvspec.impl.adapters.sglang_published import Published
 from kvspec.model.conformance import Capability, Context, EngineConfig, MisuseError
 from kvspec.model.engines.protocol import (
     Abilities,
@@ -54,6 +54,9 @@ class SglangEngine:
         cache: what it schedules for.
         config: how.
         abilities: what else it could have been made as.
+
+    Attributes:
+        published: the events that were published.
     """
 
     misuse = False
@@ -69,7 +72,7 @@ class SglangEngine:
         self._policy = SchedulePolicy("fcfs", cache.tree, False, config.priority, True)
         self._ratio = NewTokenRatioTracker.from_config()
         self._chunk = ceil(config.max_batch_tokens / cache.page_size) * cache.page_size if config.chunked else None
-        self._recorder, self._published = Recorder(self._look), Published(cache.page_size)
+        self._recorder, self.published = Recorder(self._look), Published(cache.page_size)
         self._reqs: dict[str, Req] = {}
         self._output: dict[str, Sequence[int]] = {}
         self._waiting: list[Req] = []
@@ -151,13 +154,18 @@ class SglangEngine:
     def close(self) -> None:
         self._reqs.clear()
 
+    @property
+    def is_idle(self) -> bool:
+        """There is no request."""
+        return not self._reqs
+
     # -- what there is -------------------------------------------------------------------------------------------
 
     def _look(self) -> Seen:
         cache = self._cache
         paths = list(cache.paths())
         cache.check(paths)
-        self._published.compare(cache.tree.take_events(), paths)
+        self.published.compare(cache.tree.take_events(), paths)
         tables = {seq: cache.tables(req) for seq, req in self._reqs.items()}
         return Seen({s: t for s, t in tables.items() if any(t)}, cache.keys(paths), cache.free())
 

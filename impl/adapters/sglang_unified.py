@@ -141,16 +141,22 @@ class Sliding(Unified):
         return min(super().longest_request(), int(self.allocator.size_swa) - 2 * self.page_size)
 
     def tables(self, req: Req) -> list[Table]:
-        return [*super().tables(req), pages_of(self._mapped(self.slots(req)), self.page_size)]
+        return [*super().tables(req), self._windows(self._mapped(self.slots(req)))]
 
     def _mapped(self, slots: Sequence[int]) -> list[int]:
         return list(self.allocator.full_to_swa_index_mapping[list(slots)].tolist())
+
+    def _windows(self, slots: Sequence[int]) -> Table:
+        """Pages of a window; slot 0 stands for a token that has none (any more)."""
+        size = self.page_size
+        parts = [slots[start : start + size] for start in range(0, len(slots), size)]
+        return [pages_of(part, size)[0] if any(part) else None for part in parts]
 
     def along(self, node: Any, length: int) -> list[Table]:
         slots = [0] * length
         for start, stop, value in self.values(node, ComponentType.SWA):
             slots[start:stop] = value
-        return [*super().along(node, length), pages_of(slots[:length], self.page_size)]
+        return [*super().along(node, length), self._windows(slots[:length])]
 
     def keys(self, paths: Sequence[TreePath]) -> list[dict[int, str]]:
         return [*super().keys(paths), self.keys_of_pages(paths, 1)]
