@@ -3,6 +3,7 @@
 # make lint    lint and types only
 # make driver  build the C++ driver of docs/drivers as build/paged_driver, with $(CXX)
 # make peers   an environment for other projects' managers in .peers; make peer-NAME: only for one of them
+# make test-peers   the tests of those managers, also of vLLM's and SGLang's, which take long
 # make clean   remove the environment and everything that was built
 
 # Unset: the first Python on the PATH that is new enough. For another one: make check PYTHON=/path/to/python
@@ -22,7 +23,7 @@ LINKS := $(PACKAGES:%=.links/kvspec/%)
 unexport PYTHONPATH PYTHONHOME
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := check
-.PHONY: check test lint links peers clean driver
+.PHONY: check test test-peers lint links peers clean driver
 
 check: $(VENV)/.runtime
 	@$(BIN)/kvspec check $(if $(TRACE),--trace '$(TRACE)')
@@ -48,6 +49,10 @@ peers: $(VENV)/.python links
 
 peer-%: $(VENV)/.python links
 	@$(INSTALL_PEERS) $*
+
+test-peers: $(VENV)/.test links
+	@$(INSTALL_PEERS)
+	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile tests/peers $(PYTEST_ARGS)
 
 $(VENV)/.python:
 	@set -e; \

@@ -34,6 +34,8 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 gc.set_threshold(20_000, 20, 20)  # terms and chapters live long: a tenth of the time went into looking at them again
+SLOW_PEERS = ("vllm", "sglang")
+"""Their tests run where they are asked for by their folder or file."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 hypothesis.settings.load_profile(PROFILE)
 
@@ -54,10 +56,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if not gpu:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         for marker in item.iter_markers("peer"):
-            if not environment.has(marker.args[0]):
-                item.add_marker(
-                    pytest.mark.skip(reason=f"needs {marker.args[0]} in .peers (make peer-{marker.args[0]})")
-                )
+            peer = marker.args[0]
+            if not environment.has(peer):
+                item.add_marker(pytest.mark.skip(reason=f"needs {peer} in .peers (make peer-{peer})"))
+            elif peer in SLOW_PEERS and not any("peers" in argument for argument in item.config.args):
+                item.add_marker(pytest.mark.skip(reason=f"{peer} takes long (make test-peers)"))
         for marker in item.iter_markers("needs_file"):
             if not os.path.exists(marker.args[0]):
                 item.add_marker(pytest.mark.skip(reason=f"needs the file {os.path.basename(marker.args[0])}"))
