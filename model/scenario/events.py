@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -384,7 +385,7 @@ class Words:
             return one if isinstance(one, int) and 0 <= one <= self.most else None
         if sort.name == "Chain" and isinstance(one, la.Tokens):
             return self._chain(one)
-        return one if isinstance(one, str) else None
+        return sys.intern(one) if isinstance(one, str) else None  # what is equal is the same, as with chains
 
     def _chain(self, whole: la.Tokens) -> Chain:
         tokens, size, chain = whole.tokens, self.config.block_size, NOTHING

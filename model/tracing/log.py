@@ -7,11 +7,10 @@ and snapshots, in the order in which they happened. ``docs/traces.md`` describes
 from __future__ import annotations
 
 import gzip
-import io
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
@@ -58,10 +57,9 @@ def open_log(path: Path) -> BinaryIO:
     Raises:
         OSError: it cannot be read.
     """
-    file = path.open("rb")
-    if file.peek(2)[:2] == b"\x1f\x8b":
-        return io.BufferedReader(gzip.GzipFile(fileobj=file))
-    return file
+    with path.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(path)) if is_packed else path.open("rb")
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
@@ -101,35 +99,27 @@ def rows(paths: Sequence[Path]) -> Iterator[Row | Cut]:
         broken: ScenarioError | None = None
         for number, line, whole in lines(path):
             try:
-                row = _row(str(path), number, line)
-            except ScenarioError as error:
+                data = msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 if broken is not None:
                     raise broken from None
-                broken = error
+                what = f"no JSON ({str(error).removeprefix('JSON is malformed: ')})"
+                broken = ScenarioError(str(path), number, 1, what, "a JSON object in each line")
                 if whole:
                     continue
                 yield Cut(str(path), number)
                 break
+            if not isinstance(data, dict):
+                raise broken or ScenarioError(str(path), number, 1, "no JSON object", "a header, event or snapshot")
             if broken is not None:
-                if "kvspec" not in row.data:
+                if "kvspec" not in data:
                     raise broken
                 yield Cut(str(path), broken.line)
                 broken = None
-            yield row
+            yield Row(str(path), number, data)
         else:
             if broken is not None:
                 raise broken
-
-
-def _row(file: str, number: int, line: bytes) -> Row:
-    try:
-        data = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        what = f"no JSON ({str(error).removeprefix('JSON is malformed: ')})"
-        raise ScenarioError(file, number, 1, what, "a JSON object in each line") from None
-    if not isinstance(data, dict):
-        raise ScenarioError(file, number, 1, "no JSON object", "a header, an event or a snapshot")
-    return Row(file, number, data)
 
 
 def check_header(row: Row) -> None:

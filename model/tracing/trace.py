@@ -268,26 +268,27 @@ class _Trace:
         variables = self.header.chapter.variables
         if whole:
             told = {p: told.get(p, _blank(v.sort)) for p, v in variables.items() if not v.ghost}
+            loaded = self._loaded(told)
         if self.known is not None:
             for path, value in told.items():
                 cells = value.items() if isinstance(variables[path].sort, MapSort) else [(None, value)]
                 for key, inner in cells:
                     self.known.tell(path, key, inner)
             if whole:
-                self._take_over(told)
+                self.known, self.exact, self.history = None, loaded, None
         elif self.exact is not None:
             for path, value in told.items():
                 self._equal(path, value, whole)
 
-    def _take_over(self, told: State) -> None:
+    def _loaded(self, told: State) -> Compiled:
+        """The chapter in a state that is told whole, and that keeps the invariants."""
         assert self.header is not None
-        self.known, self.exact = None, machine(self.header)
-        self.exact.restart(self.header.structure.statics)
+        compiled = machine(self.header)
         state = {path: _blank(v.sort) for path, v in self.header.chapter.variables.items()} | told
-        self.exact.load({p: v if isinstance(v, (dict, set, frozenset)) else [v] for p, v in state.items()})
-        self.history = None
-        for broken in self.exact.sweep():
+        compiled.load({p: v if isinstance(v, (dict, set, frozenset)) else [v] for p, v in state.items()})
+        for broken in compiled.sweep():
             raise _Wrong(f"{self.header.name}/{broken.statement.name}", broken.statement.sentence)
+        return compiled
 
     def _equal(self, path: Name, value: Any, whole: bool) -> None:
         """A variable of a snapshot is what the events have made of it."""
@@ -309,7 +310,8 @@ class _Trace:
         row = self.last
         step = Step(row.data["event"], self._again(row)) if "event" in row.data else None
         focus = Focus(self.header.chapter, step)
-        before = state_lines(self.header.chapter, self.header.structure, self._shown(), focus)
+        state = state_lines(self.header.chapter, self.header.structure, self._shown(), focus)
+        was_taken = step is not None and not wrong.where
         self.report.finding = Finding(
             rule=wrong.rule,
             says=wrong.says,
@@ -318,7 +320,8 @@ class _Trace:
             line=row.number,
             event=self.report.events,
             text=msgspec.json.encode(row.data).decode(),
-            before=before,
+            before=[] if was_taken else state,
+            after=state if was_taken else [],
         )
         if step is not None and self.history is not None and wrong.where:
             compiled = self.exact or machine(self.header)
