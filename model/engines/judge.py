@@ -146,7 +146,8 @@ class EngineAcceptor(Judging[Any]):
     def _written(self, memory: Memory) -> None:
         """What was published ahead is there when the step is over."""
         for block in sorted(memory.ahead):
-            what = f"block {block} has the key of {memory.key[block]} when the step is over, and was not written"
+            left = "" if memory.users(block) else "; nobody has it any more"
+            what = f"block {block} has the key of {memory.key[block]} when the step is over, and was not written{left}"
             raise Violation(Family.PUBLISH_AFTER_WRITE, "end_step", what)
 
     def _goes_on(self, records: Sequence[AnyRecord]) -> None:
