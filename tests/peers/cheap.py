@@ -51,10 +51,10 @@ def shows(script: Path, target: str) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def is_found(target: str, fault: str) -> None:
+def is_found(targets: RemoteTargets, target: str, fault: str) -> None:
     """A planted fault is found, and the table says how."""
     rule, noticed = rows_of(target)[fault].split("|")[2::2]
-    found = find(target, fault)
+    found = find(target, fault, targets)
     assert (f" `{found.rule}` ", " yes" if found.noticed else " no") == (rule, noticed.rstrip())
 
 

@@ -62,10 +62,9 @@ def rows_of(target: str) -> dict[str, str]:
     return {line.split("`")[1]: line for line in section.splitlines() if line.startswith("| `")}
 
 
-def find(target: str, fault: str, seconds: float = 60.0) -> Found:
-    """Random operations find the fault, in a short run that shows nothing where there is none."""
-    patch = environment.command(target, "--patch", f"{module_of(target)}:{fault}")
-    with RemoteTargets(patch) as twin, RemoteTargets(environment.command(target)) as good:
+def find(target: str, fault: str, good: RemoteTargets, seconds: float = 60.0) -> Found:
+    """Random operations find the fault, in a short run that shows nothing in the process where there is none."""
+    with RemoteTargets(environment.command(target, "--patch", f"{module_of(target)}:{fault}")) as twin:
         report = conform(twin, _options(target, None, seconds), name=target)
         found = report.violation
         assert found is not None, f"{fault} was not found in {report.operations} operations"
@@ -139,11 +138,12 @@ def _do(target: Any, operation: Any) -> None:
 
 def main(words: Sequence[str]) -> None:
     target, *faults = words
-    for fault in faults or faults_of(target):
-        try:
-            print(find(target, fault).row(fault), flush=True)
-        except AssertionError as error:
-            print(f"{fault}: {error}", flush=True)
+    with RemoteTargets(environment.command(target)) as good:
+        for fault in faults or faults_of(target):
+            try:
+                print(find(target, fault, good).row(fault), flush=True)
+            except AssertionError as error:
+                print(f"{fault}: {error}", flush=True)
 
 
 if __name__ == "__main__":

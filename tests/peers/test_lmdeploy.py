@@ -44,8 +44,8 @@ def test_blocks_for_which_nobody_made_room_are_refused_with_an_error() -> None:
 
 
 @pytest.mark.parametrize("fault", faults_of(TARGET))
-def test_a_planted_fault_is_found(fault: str) -> None:
-    is_found(TARGET, fault)
+def test_a_planted_fault_is_found(targets: RemoteTargets, fault: str) -> None:
+    is_found(targets, TARGET, fault)
 
 
 @pytest.mark.parametrize("script", scripts(TARGET), ids=lambda path: path.stem)

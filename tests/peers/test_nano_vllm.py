@@ -42,8 +42,8 @@ def test_a_prompt_for_which_there_is_no_room_raises_an_error_half_way() -> None:
 
 
 @pytest.mark.parametrize("fault", faults_of(TARGET))
-def test_a_planted_fault_is_found(fault: str) -> None:
-    is_found(TARGET, fault)
+def test_a_planted_fault_is_found(targets: RemoteTargets, fault: str) -> None:
+    is_found(targets, TARGET, fault)
 
 
 @pytest.mark.parametrize("script", scripts("nano_vllm"), ids=lambda path: path.stem)

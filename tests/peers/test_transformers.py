@@ -45,8 +45,8 @@ def test_a_cache_that_is_reset_in_use_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("fault", faults_of(TARGET))
-def test_a_planted_fault_is_found(fault: str) -> None:
-    is_found(TARGET, fault)
+def test_a_planted_fault_is_found(targets: RemoteTargets, fault: str) -> None:
+    is_found(targets, TARGET, fault)
 
 
 @pytest.mark.parametrize("script", scripts(TARGET), ids=lambda path: path.stem)
