@@ -194,19 +194,25 @@ def methods_of(form: Form) -> Mapping[str, Method]:
 
 @cache
 def attributes_of(form: Form) -> Mapping[str, Any]:
-    """What a target of the form says of itself, and its type; all of it is in the answer to `make`."""
+    """What a target of the form says of itself, and its type."""
     hints = typing.get_type_hints(PROTOCOLS[form], include_extras=True)
     return {name: hint for name, hint in hints.items() if not name.startswith("_")}
 
 
+@cache
+def required() -> frozenset[str]:
+    """What targets of all forms say of themselves: it is in every answer to `make`."""
+    return frozenset.intersection(*(frozenset(attributes_of(form)) for form in Form))
+
+
 def attributes(form: Form, given: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    """What a target says of itself, as it was written.
+    """What a target says of itself, as it was written. One that cannot be what it was to be lacks what only that has.
 
     Raises:
         msgspec.ValidationError: something is missing, or has another type.
     """
     wanted = attributes_of(form)
-    if missing := wanted.keys() - given.keys():
+    if missing := required() - given.keys():
         raise msgspec.ValidationError(f"no `{min(missing)}`")
     kinds = {**OPTIONAL, **wanted}
     return {name: msgspec.json.decode(given[name], type=kind) for name, kind in kinds.items() if name in given}

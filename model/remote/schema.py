@@ -83,7 +83,7 @@ def _made() -> type[msgspec.Struct]:
     fields: list[tuple[Any, ...]] = []
     for name, kind in {name: kind for attributes in of_all for name, kind in attributes.items()}.items():
         field = name, codec(kind).wire
-        fields.append(field if all(name in attributes for attributes in of_all) else _optional(*field))
+        fields.append(field if name in protocol.required() else _optional(*field))
     fields += [_optional(name, kind) for name, kind in protocol.OPTIONAL.items()]
     return msgspec.defstruct("Made", fields, kw_only=True, namespace={"__doc__": "What a target says of itself."})
 

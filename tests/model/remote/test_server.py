@@ -24,7 +24,7 @@ POOLS = Pools()
 SMALL = PoolConfig(num_blocks=4, block_size=2)
 MODULE = '''
 import os, sys
-from kvspec.model.conformance import Capability
+from kvspec.model.conformance import Capability, PoolConfig
 from kvspec.model.reference import ModelTarget
 
 print("imported")
@@ -43,6 +43,11 @@ class Chatty(ModelTarget):
 class Leaks(ModelTarget):
     def ref_count(self, block_id):
         return super().ref_count(block_id) + 1
+
+class Careless(ModelTarget):
+    def __init__(self, config):
+        sizes = {"num_blocks": config.num_blocks, "block_size": config.block_size}
+        super().__init__(PoolConfig(**sizes, enable_prefix_cache=config.enable_prefix_cache))
 
 class Hollow:
     capabilities = frozenset({Capability.FORK})
@@ -106,6 +111,20 @@ def test_a_fault_is_found_and_made_small(folder: Path, target: str, rule: str) -
             "the target failed: preempt was not answered, as its process has ended with exit code 5; "
             "the last line on its standard error: about to die"
         )
+
+
+def test_a_target_that_takes_any_config_is_driven_as_what_it_can_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not look at what it is to be is no other than here: its capabilities tell."""
+    monkeypatch.syspath_prepend(str(folder))
+    from served import Careless  # type: ignore[import-not-found]
+
+    options = ConformOptions(operations=250, prefix_cache=False)
+    here = conform(Careless, options, pools=POOLS)
+    with served("served:Careless") as made:
+        there = conform(made, options, pools=POOLS)
+    assert here.violation is None and there.families == here.families and there.counts == here.counts
 
 
 def test_what_a_manager_prints_does_no_harm(folder: Path) -> None:
