@@ -33,7 +33,7 @@ RULES: Final[Mapping[str, str]] = {
 NOTES: Final[Mapping[str, str]] = {
     "other_key_same_content": "the same tokens behind the same key got another key: the contexts may differ unseen",
     "parent_unknown": "the block before has no key, in a group or medium of which nothing says that it must have one",
-    "not_in_dump": "stored again while it was there, and not in the dump: it may have been announced again only",
+    "not_in_dump": "it was stored more often than it is there, but may have been announced only, with its prefix (vLLM)",
 }
 """What is worth a look, and no fault for certain."""
 FULL: Final = frozenset({"full", "full_attention", "mla_attention", "sink_full_attention"})
@@ -100,7 +100,7 @@ class _Place:
         self.copies: Counter[Hash] = Counter()
         self.seen: set[Hash] = set()
         self.again: set[Hash] = set()
-        """Keys that were stored while they were there."""
+        """Keys that may have been announced only: as part of a whole prefix that was there."""
         self.full: bool | None = None
         """Whether it is of full attention, if anything tells."""
         self.block_size = 0
@@ -268,13 +268,13 @@ class _Judge:
         self._parent(place, event)
         if counted:
             self._contents(rank, event)
+        if event.parent is None and all(place.copies[key] > 0 for key in event.hashes):
+            place.again.update(event.hashes)
         for key in event.hashes:
             self.report.stored += 1
-            if place.copies[key] > 0:
-                place.again.add(key)
-                if self.engine == "sglang":
-                    self._found("stored_once", f"{_name(key)} is stored and is there already{_where(event)}")
-                    continue
+            if place.copies[key] > 0 and self.engine == "sglang":
+                self._found("stored_once", f"{_name(key)} is stored and is there already{_where(event)}")
+                continue
             place.copies[key] += 1
             place.seen.add(key)
 
