@@ -33,7 +33,7 @@ RULES: Final[Mapping[str, str]] = {
 NOTES: Final[Mapping[str, str]] = {
     "other_key_same_content": "the same tokens behind the same key got another key: the contexts may differ unseen",
     "parent_unknown": "the block before has no key, in a group or medium of which nothing says that it must have one",
-    "not_in_dump": "it was stored more often than it is there, but may have been announced only, with its prefix (vLLM)",
+    "not_in_dump": "it was stored more often than it is there, but may have been announced only (vLLM)",
 }
 """What is worth a look, and no fault for certain."""
 FULL: Final = frozenset({"full", "full_attention", "mla_attention", "sink_full_attention"})
