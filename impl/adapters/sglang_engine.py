@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any, Final
 
 from kvspec.impl.adapters.sglang_cache import STATES, TreeCache, space_of
+from kvspec.impl.adapters.sglang_idle import IdleChecks
 from kvspec.impl.adapters.sglang_package import (
     FINISH_ABORT,
     AddReqResult,
@@ -73,6 +74,7 @@ class SglangEngine:
         self._ratio = NewTokenRatioTracker.from_config()
         self._chunk = ceil(config.max_batch_tokens / cache.page_size) * cache.page_size if config.chunked else None
         self._recorder, self.published = Recorder(self._look), Published(cache.page_size)
+        self._idle_checks = IdleChecks(cache)
         self._reqs: dict[str, Req] = {}
         self._output: dict[str, Sequence[int]] = {}
         self._waiting: list[Req] = []
@@ -117,6 +119,8 @@ class SglangEngine:
             self._forward(batch)
             for req in batch.reqs:
                 self._advance(req, batch)
+        elif self.is_idle:
+            self._idle_checks.run()
         self._last = batch
         return self._recorder.taken()
 

@@ -14,9 +14,12 @@ prepare_sglang()
 
 from sglang.srt import runtime_context  # noqa: E402
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch  # noqa: E402
+from sglang.srt.disaggregation.utils import DisaggregationMode  # noqa: E402
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch  # noqa: E402
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder, SchedulePolicy  # noqa: E402
+from sglang.srt.managers.scheduler_components.invariant_checker import SchedulerInvariantChecker  # noqa: E402
 from sglang.srt.managers.scheduler_components.new_token_ratio_tracker import NewTokenRatioTracker  # noqa: E402
+from sglang.srt.managers.scheduler_components.pool_stats_observer import SchedulerPoolStatsObserver  # noqa: E402
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator  # noqa: E402
 from sglang.srt.mem_cache.allocator.mamba import MambaSlotAllocator  # noqa: E402
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator  # noqa: E402
@@ -41,6 +44,7 @@ __all__ = [
     "BlockStored",
     "CacheInitParams",
     "ComponentType",
+    "DisaggregationMode",
     "EvictParams",
     "HybridReqToTokenPool",
     "KVEventBatch",
@@ -56,6 +60,8 @@ __all__ = [
     "SamplingParams",
     "ScheduleBatch",
     "SchedulePolicy",
+    "SchedulerInvariantChecker",
+    "SchedulerPoolStatsObserver",
     "SpeculativeAlgorithm",
     "TokenToKVPoolAllocator",
     "UnifiedRadixCache",

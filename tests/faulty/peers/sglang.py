@@ -24,14 +24,14 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 ALLOCATORS = (TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator)
 
 
-def around(owner: Any, name: str, new: Callable[..., Any]) -> None:
+def _around(owner: Any, name: str, new: Callable[..., Any]) -> None:
     """`new` takes what it replaces first, and then what that would take."""
     old = getattr(owner, name)
     setattr(owner, name, lambda *given, **named: new(old, *given, **named))
 
 
 @contextmanager
-def without(owner: Any, name: str) -> Any:
+def _without(owner: Any, name: str) -> Any:
     """For a while a method of an object does nothing."""
     setattr(owner, name, lambda *given, **named: None)
     try:
@@ -51,7 +51,7 @@ def lock_not_taken() -> None:
 
 def lock_not_given_back() -> None:
     """A node stays locked when a request is over."""
-    around(BasePrefixCache, "unlock", lambda old, self, lock: None)
+    _around(BasePrefixCache, "unlock", lambda old, self, lock: None)
 
 
 def locked_leaf_evicted() -> None:
@@ -68,7 +68,7 @@ def locked_leaf_evicted() -> None:
             self._delete_leaf(nodes[-1])
         return found
 
-    around(RadixCache, "evict", evict)
+    _around(RadixCache, "evict", evict)
 
 
 # -- pages --------------------------------------------------------------------------------------------------------
@@ -78,20 +78,20 @@ def duplicate_not_freed() -> None:
     """Pages that the tree has already are not given back."""
 
     def insert(old: Any, self: Any, *given: Any, **named: Any) -> Any:
-        with without(self.token_to_kv_pool_allocator, "free_segment"):
+        with _without(self.token_to_kv_pool_allocator, "free_segment"):
             return old(self, *given, **named)
 
-    around(RadixCache, "_insert_cache", insert)
+    _around(RadixCache, "_insert_cache", insert)
 
 
 def row_not_repointed() -> None:
     """A request goes on with its own pages, which the tree did not need and gave back."""
 
     def checkpoint(old: Any, self: Any, *given: Any, **named: Any) -> None:
-        with without(self.req_to_token_pool, "write"):
+        with _without(self.req_to_token_pool, "write"):
             old(self, *given, **named)
 
-    around(RadixCache, "checkpoint", checkpoint)
+    _around(RadixCache, "checkpoint", checkpoint)
 
 
 def evicted_page_not_freed() -> None:
@@ -102,7 +102,7 @@ def evicted_page_not_freed() -> None:
             old(self, free_index, start_pos=start_pos)
 
     for allocator in (BaseTokenToKVPoolAllocator, PagedTokenToKVPoolAllocator):
-        around(allocator, "free_segment", free)
+        _around(allocator, "free_segment", free)
 
 
 def page_handed_out_twice() -> None:
@@ -116,8 +116,8 @@ def page_handed_out_twice() -> None:
             self.free_pages = before[taken - 1 :]
         return found
 
-    around(TokenToKVPoolAllocator, "alloc", alloc)
-    around(PagedTokenToKVPoolAllocator, "alloc_extend", alloc)
+    _around(TokenToKVPoolAllocator, "alloc", alloc)
+    _around(PagedTokenToKVPoolAllocator, "alloc_extend", alloc)
 
 
 def reserved_page_handed_out() -> None:
@@ -128,7 +128,7 @@ def reserved_page_handed_out() -> None:
         self.free_pages = self.free_pages - 1
 
     for allocator in ALLOCATORS:
-        around(allocator, "clear", clear)
+        _around(allocator, "clear", clear)
 
 
 def leak_on_retraction() -> None:
@@ -150,7 +150,7 @@ def _kept_when(ended: str) -> None:
             req.kv.kv_allocated_len = req.kv.kv_committed_len
         old(req, tree_cache, checkpoint=checkpoint)
 
-    around(common, "release_kv_cache", release)
+    _around(common, "release_kv_cache", release)
     schedule_batch.release_kv_cache = common.release_kv_cache
     _engine().release_kv_cache = common.release_kv_cache
 
@@ -170,13 +170,13 @@ def row_not_given_back() -> None:
         if row == 1:
             self.free_slots.remove(row)
 
-    around(ReqToTokenPool, "free", free)
+    _around(ReqToTokenPool, "free", free)
 
 
 def free_number_too_high() -> None:
     """The number of free tokens counts one page more."""
     for allocator in ALLOCATORS:
-        around(allocator, "available_size", lambda old, self: old(self) + self.page_size)
+        _around(allocator, "available_size", lambda old, self: old(self) + self.page_size)
 
 
 def refused_although_it_fits() -> None:
@@ -185,7 +185,7 @@ def refused_although_it_fits() -> None:
     def check(old: Any, self: Any, **named: Any) -> Any:
         return old(self, **(named | {"total_tokens": named["total_tokens"] + 2 * self.page_size}))
 
-    around(PrefillBudget, "check_prefill", check)
+    _around(PrefillBudget, "check_prefill", check)
 
 
 # -- keys ---------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def key_without_context() -> None:
         finally:
             self.extra_key, self.cache_salt = extra_key, cache_salt
 
-    around(RadixKey, "child_key_at", child_key_at)
+    _around(RadixKey, "child_key_at", child_key_at)
 
 
 def key_of_part_of_a_page() -> None:
@@ -217,8 +217,8 @@ def key_of_part_of_a_page() -> None:
             else (found // page_size * page_size)
         )
 
-    around(RadixKey, "match_at", match_at)
-    around(
+    _around(RadixKey, "match_at", match_at)
+    _around(
         RadixKey, "child_key_at",
         lambda old, self, offset, page_size=1: old(self, offset, min(page_size, 2)),
     )  # fmt: skip
@@ -233,7 +233,7 @@ def split_in_wrong_order() -> None:
             new.value, child.value = child.value, new.value
         return new
 
-    around(RadixCache, "_split_node", split)
+    _around(RadixCache, "_split_node", split)
 
 
 def published_before_computed() -> None:
@@ -242,16 +242,7 @@ def published_before_computed() -> None:
     def checkpoint(old: Any, self: Any, req: Any, *, up_to: int) -> None:
         old(self, req, up_to=up_to + req.finished())
 
-    around(RadixCache, "checkpoint", checkpoint)
-
-
-def chunk_published_whole() -> None:
-    """When a part of a prompt is computed, all pages of the prompt that there are get keys."""
-
-    def checkpoint(old: Any, self: Any, req: Any, *, up_to: int) -> None:
-        old(self, req, up_to=min(len(req.full_untruncated_fill_ids), -(-up_to // self.page_size) * self.page_size))
-
-    around(RadixCache, "checkpoint", checkpoint)
+    _around(RadixCache, "checkpoint", checkpoint)
 
 
 def reset_keeps_a_node() -> None:
@@ -266,7 +257,7 @@ def reset_keeps_a_node() -> None:
             self.evictable_size_ += len(node.key)
             self.kv_events.record_store(node)
 
-    around(RadixCache, "reset", reset)
+    _around(RadixCache, "reset", reset)
 
 
 # -- hits ---------------------------------------------------------------------------------------------------------
@@ -274,7 +265,7 @@ def reset_keeps_a_node() -> None:
 
 def hit_too_long() -> None:
     """A prompt that is found as a whole is hit as a whole."""
-    around(schedule_batch.Req, "_compute_max_prefix_len", lambda old, self, input_len: input_len)
+    _around(schedule_batch.Req, "_compute_max_prefix_len", lambda old, self, input_len: input_len)
 
 
 def hit_in_wrong_order() -> None:
@@ -287,24 +278,22 @@ def hit_in_wrong_order() -> None:
             return found
         return torch.cat([found[: -2 * page], found[-page:], found[-2 * page : -page]])
 
-    around(RadixCache, "path_device_indices", path)
+    _around(RadixCache, "path_device_indices", path)
 
 
 # -- events -------------------------------------------------------------------------------------------------------
 
 
 def removal_not_published() -> None:
-    """Every other removal has no event."""
-    count = [0]
+    """The removal of a node that begins with token 0 has no event."""
 
     def record(old: Any, self: Any, node: Any, medium: Any = None) -> None:
-        count[0] += 1
-        if count[0] % 2:
+        if node.key.raw_token_ids()[0]:
             old(self, node, medium)
 
-    around(KVCacheEventRecorder, "record_remove", record)
+    _around(KVCacheEventRecorder, "record_remove", record)
 
 
 def store_without_parent() -> None:
     """What is stored below a node is told as if it came first."""
-    around(KVCacheEventRecorder, "_parent_block_hash", lambda old, self, node: None)
+    _around(KVCacheEventRecorder, "_parent_block_hash", lambda old, self, node: None)

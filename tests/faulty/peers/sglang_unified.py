@@ -11,19 +11,18 @@ from typing import Any
 
 import torch
 from sglang.srt.managers import schedule_batch
-from sglang.srt.mem_cache import base_prefix_cache
 from sglang.srt.mem_cache.allocator.mamba import MambaSlotAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.events import KVCacheEventRecorder
 from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 from sglang.srt.mem_cache.unified_cache.cache_action import FreeDeviceKV
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-from sglang.srt.mem_cache.unified_cache.components import FullComponent, MambaComponent, SWAComponent
+from sglang.srt.mem_cache.unified_cache.components import MambaComponent, SWAComponent
 from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 
-def around(owner: Any, name: str, new: Callable[..., Any]) -> None:
+def _around(owner: Any, name: str, new: Callable[..., Any]) -> None:
     """`new` takes what it replaces first, and then what that would take."""
     old = getattr(owner, name)
     setattr(owner, name, lambda *given, **named: new(old, *given, **named))
@@ -34,7 +33,7 @@ def around(owner: Any, name: str, new: Callable[..., Any]) -> None:
 
 def lock_not_given_back() -> None:
     """A node stays locked when a request is over."""
-    around(UnifiedRadixCache, "unlock", lambda old, self, lock: None)
+    _around(UnifiedRadixCache, "unlock", lambda old, self, lock: None)
 
 
 def lock_given_back_at_once() -> None:
@@ -46,7 +45,7 @@ def lock_given_back_at_once() -> None:
         return None
 
     old_unlock = UnifiedRadixCache.unlock
-    around(UnifiedRadixCache, "lock", lock)
+    _around(UnifiedRadixCache, "lock", lock)
 
 
 def duplicate_not_freed() -> None:
@@ -56,7 +55,7 @@ def duplicate_not_freed() -> None:
         if not isinstance(action, FreeDeviceKV):
             old(self, action)
 
-    around(UnifiedRadixCache, "_apply_cache_action", apply)
+    _around(UnifiedRadixCache, "_apply_cache_action", apply)
 
 
 def protected_part_forgotten() -> None:
@@ -66,12 +65,12 @@ def protected_part_forgotten() -> None:
         params.prev_prefix_len = 0
         return old(self, params)
 
-    around(UnifiedRadixCache, "insert", insert)
+    _around(UnifiedRadixCache, "insert", insert)
 
 
 def hit_too_long() -> None:
     """A prompt that is found as a whole is hit as a whole."""
-    around(schedule_batch.Req, "_compute_max_prefix_len", lambda old, self, input_len: input_len)
+    _around(schedule_batch.Req, "_compute_max_prefix_len", lambda old, self, input_len: input_len)
 
 
 def hit_in_wrong_order() -> None:
@@ -83,18 +82,7 @@ def hit_in_wrong_order() -> None:
             return found
         return torch.cat([found[: -2 * page], found[-page:], found[-2 * page : -page]])
 
-    around(UnifiedRadixCache, "prefix_device_indices", indices)
-
-
-def reset_keeps_rows() -> None:
-    """A reset of the rows forgets the one that was handed out last."""
-
-    def clear(old: Any, self: Any) -> None:
-        kept = [row for row in self.free_slots if row != 1]
-        old(self)
-        self.free_slots[:] = kept or self.free_slots
-
-    around(base_prefix_cache.ReqToTokenPool, "clear", clear)
+    _around(UnifiedRadixCache, "prefix_device_indices", indices)
 
 
 # -- shared: windows ----------------------------------------------------------------------------------------------
@@ -106,7 +94,7 @@ def window_released_early() -> None:
     def evict(old: Any, self: Any, req: Any, pre_len: int, **named: Any) -> None:
         old(self, req, pre_len + self.page_size + self.sliding_window_size, **named)
 
-    around(UnifiedRadixCache, "evict_sliding_windows", evict)
+    _around(UnifiedRadixCache, "evict_sliding_windows", evict)
 
 
 def window_page_not_freed() -> None:
@@ -115,7 +103,7 @@ def window_page_not_freed() -> None:
     def free(old: Any, self: Any, free_index: Any, *, start_pos: int) -> None:
         self.clear_full_to_swa_mapping(free_index)
 
-    around(SWATokenToKVPoolAllocator, "free_swa_segment", free)
+    _around(SWATokenToKVPoolAllocator, "free_swa_segment", free)
 
 
 def window_moved_without_its_map() -> None:
@@ -127,18 +115,7 @@ def window_moved_without_its_map() -> None:
         allocator.clear_full_to_swa_mapping(kept_full)
         return found
 
-    around(SWAComponent, "_set_swa", moved)
-
-
-def windows_of_two_requests() -> None:
-    """The window pages of the last two tokens that are handed out at once change places."""
-
-    def mapping(old: Any, self: Any, full_indices: Any, swa_indices: Any) -> None:
-        if len(swa_indices) > 2 * self.page_size:
-            swa_indices = torch.cat([swa_indices[self.page_size :], swa_indices[: self.page_size]])
-        old(self, full_indices, swa_indices)
-
-    around(SWATokenToKVPoolAllocator, "set_full_to_swa_mapping", mapping)
+    _around(SWAComponent, "_set_swa", moved)
 
 
 # -- shared: states -----------------------------------------------------------------------------------------------
@@ -153,7 +130,7 @@ def state_not_copied() -> None:
             params.req.kv.mamba_cow_src_index = None
         return found
 
-    around(MambaComponent, "finalize_match_result_in_cache", finalize)
+    _around(MambaComponent, "finalize_match_result_in_cache", finalize)
 
 
 def state_used_in_place() -> None:
@@ -166,7 +143,7 @@ def state_used_in_place() -> None:
             req.kv.mamba_pool_idx, req.kv.mamba_cow_src_index = req.kv.mamba_cow_src_index[0], None
         return found
 
-    around(MambaComponent, "finalize_match_result_in_cache", finalize)
+    _around(MambaComponent, "finalize_match_result_in_cache", finalize)
 
 
 def state_not_freed_when_there() -> None:
@@ -177,7 +154,7 @@ def state_not_freed_when_there() -> None:
             named["insert_result"].mamba_exist = False
         old(self, req, **named)
 
-    around(MambaComponent, "cleanup_after_caching_req", cleanup)
+    _around(MambaComponent, "cleanup_after_caching_req", cleanup)
 
 
 def state_handed_out_twice() -> None:
@@ -189,7 +166,7 @@ def state_handed_out_twice() -> None:
             self.free_slots = torch.cat((found[-1:], self.free_slots))
         return found
 
-    around(MambaSlotAllocator, "_do_alloc", alloc)
+    _around(MambaSlotAllocator, "_do_alloc", alloc)
 
 
 def leak_of_a_state_on_retraction() -> None:
@@ -201,26 +178,10 @@ def leak_of_a_state_on_retraction() -> None:
         else:
             old(self, req, *given, **named)
 
-    around(HybridReqToTokenPool, "free_mamba_cache", free)
+    _around(HybridReqToTokenPool, "free_mamba_cache", free)
 
 
 # -- the tree in Python -------------------------------------------------------------------------------------------
-
-
-def leaf_evicted_while_locked() -> None:
-    """A lock of full attention holds a node, and nothing above it."""
-
-    def acquire(old: Any, self: Any, node: Any, result: Any, lock_host: bool = False) -> Any:
-        found = old(self, node, result, lock_host)
-        data = node.component_data[ComponentType.FULL]
-        if node is not self.tree_core.root_node and data.lock_ref == 1:
-            data.lock_ref = 0
-            self.tree_core._update_evictable_leaf_sets(node)
-            data.lock_ref = 1
-            self.tree_core.evictable_device_leaves.add(node)
-        return found
-
-    around(FullComponent, "acquire_component_lock", acquire)
 
 
 def window_hit_too_short() -> None:
@@ -234,7 +195,7 @@ def window_hit_too_short() -> None:
         finally:
             self.sliding_window_size = whole
 
-    around(SWAComponent, "create_match_validator", validator)
+    _around(SWAComponent, "create_match_validator", validator)
 
 
 def window_not_locked() -> None:
@@ -244,8 +205,8 @@ def window_not_locked() -> None:
         result.set_lock_uuid(self.component_type, None, lock_host=lock_host)
         return result
 
-    around(SWAComponent, "acquire_component_lock", acquire)
-    around(SWAComponent, "release_component_lock", lambda old, self, *given, **named: None)
+    _around(SWAComponent, "acquire_component_lock", acquire)
+    _around(SWAComponent, "release_component_lock", lambda old, self, *given, **named: None)
 
 
 def state_kept_by_both_halves() -> None:
@@ -255,18 +216,18 @@ def state_kept_by_both_halves() -> None:
         old(self, new_parent, child)
         new_parent.component_data[self.component_type].value = child.component_data[self.component_type].value
 
-    around(MambaComponent, "redistribute_on_node_split", divide)
+    _around(MambaComponent, "redistribute_on_node_split", divide)
 
 
 def state_not_locked() -> None:
     """The state of a hit is not locked while it is still to be copied."""
-    around(MambaComponent, "acquire_component_lock", lambda old, self, node, result, lock_host=False: result)
-    around(MambaComponent, "release_component_lock", lambda old, self, *given, **named: None)
+    _around(MambaComponent, "acquire_component_lock", lambda old, self, node, result, lock_host=False: result)
+    _around(MambaComponent, "release_component_lock", lambda old, self, *given, **named: None)
 
 
 def state_hit_ignored() -> None:
     """A node without a state is hit as well."""
-    around(MambaComponent, "create_match_validator", lambda old, self, match_device_only=False: lambda node: True)
+    _around(MambaComponent, "create_match_validator", lambda old, self, match_device_only=False: lambda node: True)
 
 
 def split_in_wrong_order() -> None:
@@ -279,16 +240,14 @@ def split_in_wrong_order() -> None:
             first.value, second.value = second.value, first.value
         return new, action
 
-    around(UnifiedTreeCore, "_split_node", split)
+    _around(UnifiedTreeCore, "_split_node", split)
 
 
 def removal_not_published() -> None:
-    """Every other removal has no event."""
-    count = [0]
+    """The removal of a node that begins with token 0 has no event."""
 
     def record(old: Any, self: Any, node: Any, medium: Any = None) -> None:
-        count[0] += 1
-        if count[0] % 2:
+        if node.key.raw_token_ids()[0]:
             old(self, node, medium)
 
-    around(KVCacheEventRecorder, "record_remove", record)
+    _around(KVCacheEventRecorder, "record_remove", record)

@@ -1,0 +1,162 @@
+"""SGLang's caches under SGLang's scheduling keep their promises, and no fault that is planted in them stays unseen."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from peers.cheap import is_found, process, scripts, shows
+from peers.planted import faults_of
+
+from kvspec.impl.adapters import environment
+from kvspec.model.conform import ConformOptions, ConformReport, conform
+from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target
+from kvspec.model.eventlog import FRAMES_MAGIC, FrameLog
+from kvspec.model.remote.client import RemoteTargets
+from kvspec.model.tracing.stream import StreamReport, judge_stream, read_final
+
+pytestmark = pytest.mark.peer("sglang")
+
+VARIANTS = {
+    "sglang": ("token", "paged"),
+    "sglang-unified": ("full", "full+sliding", "full+mamba"),
+    "sglang-unified-rust": ("full", "full+sliding", "full+mamba"),
+}
+WAYS = ((), ("priority",), ("chunked",), ("priority", "chunked"))
+CASES = [(target, variant) for target, variants in VARIANTS.items() for variant in variants]
+FAULTS = [(target, fault) for target in VARIANTS for fault in faults_of(target)]
+
+
+@pytest.fixture(scope="module")
+def targets() -> Iterator[dict[str, RemoteTargets]]:
+    """One process of each target, for all tests of it as it is."""
+    with process("sglang") as first, process("sglang-unified") as second, process("sglang-unified-rust") as third:
+        yield dict(zip(VARIANTS, (first, second, third), strict=True))
+
+
+def only(make: MakeTarget, variant: str, ways: tuple[str, ...]) -> MakeTarget:
+    """Engines of one variant that schedule in one way."""
+
+    def made(config: PoolConfig) -> Target:
+        assert config.engine is not None
+        chosen = {way: way in ways for way in ("priority", "chunked")}
+        engine = msgspec.structs.replace(config.engine, variant=variant, **chosen)
+        return make(msgspec.structs.replace(config, engine=engine))
+
+    return made
+
+
+def run(make: MakeTarget, target: str, operations: int) -> ConformReport:
+    return conform(make, ConformOptions(operations=operations, form=Form.ENGINES), name=target)
+
+
+@pytest.mark.parametrize("ways", WAYS, ids=lambda ways: "+".join(ways) or "plain")
+@pytest.mark.parametrize(("target", "variant"), CASES)
+def test_each_variant_conforms_in_each_way(
+    targets: dict[str, RemoteTargets], target: str, variant: str, ways: tuple[str, ...]
+) -> None:
+    report = run(only(targets[target], variant, ways), target, 2000)
+    assert report.violation is None, str(report.violation)
+    assert min(report.counts[what] for what in ("hits", "evictions", "refusals", "preemptions", "drains")) > 0
+    if variant == "full+sliding":
+        assert report.counts["slides"] > 0
+    if variant == "full+mamba":
+        assert min(report.counts[what] for what in ("states", "copies")) > 0
+
+
+@pytest.mark.parametrize(("target", "fault"), FAULTS)
+def test_a_planted_fault_is_found(targets: dict[str, RemoteTargets], target: str, fault: str) -> None:
+    is_found(targets[target], target, fault)
+
+
+def test_a_match_that_is_not_undone_is_misuse_that_is_noticed() -> None:
+    with process("sglang-unified", "--misuse") as made:
+        found = run(only(made, "full+mamba", ()), "sglang-unified", 20_000).violation
+    assert found is not None
+
+
+@pytest.mark.parametrize("script", scripts("sglang"), ids=lambda path: path.stem)
+def test_a_finding_is_shown_by_its_script(script: Path) -> None:
+    shows(script, "sglang")
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[*VARIANTS])
+def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The events of one run; beside it, the keys at the end."""
+    out = tmp_path_factory.mktemp("events") / "events.frames"
+    command = environment.command("sglang")
+    argv = [*command[:2], "kvspec.impl.adapters.sglang_events", str(out), "--target", request.param]
+    done = subprocess.run(
+        [*argv, "--final", str(out.with_suffix(".json"))],
+        env=environment.variables(), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def messages(path: Path) -> list[list[bytes]]:
+    """The frames of each message."""
+    data, found = path.read_bytes().removeprefix(FRAMES_MAGIC), []
+    while data:
+        (count,), data = struct.unpack(">I", data[:4]), data[4:]
+        frames = []
+        for _ in range(count):
+            (size,) = struct.unpack(">I", data[:4])
+            frames.append(data[4 : 4 + size])
+            data = data[4 + size :]
+        found.append(frames)
+    return found
+
+
+def events_of(message: list[bytes]) -> list[Any]:
+    events: list[Any] = msgspec.msgpack.decode(message[2])[1]
+    return events
+
+
+def traced(messages: list[list[bytes]], out: Path) -> StreamReport:
+    with FrameLog(out) as log:
+        for frames in messages:
+            log.write(*frames)
+    return judge_stream([out], "sglang", from_start=True)
+
+
+def test_recorded_events_give_the_keys_of_the_tree(recording: Path) -> None:
+    final = read_final(recording.with_suffix(".json"))
+    report = judge_stream([recording], "sglang", from_start=True, final=final)
+    assert not report.findings, report.findings
+    assert final
+    assert min(report.stored, report.removed, report.cleared) > 0
+
+
+@pytest.mark.parametrize("how", ["dropped", "twice", "early"])
+def test_a_message_that_is_lost_comes_twice_or_early_is_found_there(recording: Path, tmp_path: Path, how: str) -> None:
+    whole = messages(recording)
+    at = len(whole) // 2
+    changed = {
+        "dropped": [*whole[:at], *whole[at + 1 :]],
+        "twice": [*whole[: at + 1], *whole[at:]],
+        "early": [*whole[:at], whole[at + 1], whole[at], *whole[at + 2 :]],
+    }[how]
+    first = traced(changed, tmp_path / "changed.frames").findings[0]
+    before = sum(len(events_of(message)) for message in whole[: at + (how == "twice")])
+    assert (first.rule, first.event) == ("sequence_back" if how == "twice" else "sequence_gap", before + 1)
+
+
+@pytest.mark.parametrize("how", ["dropped", "twice"])
+def test_a_removal_that_is_left_out_or_told_twice_is_found(recording: Path, tmp_path: Path, how: str) -> None:
+    def altered(message: list[bytes]) -> list[bytes]:
+        batch = msgspec.msgpack.decode(message[2])
+        removals = [event for event in batch[1] if event["type"] == "BlockRemoved"]
+        batch[1] = [e for e in batch[1] if e not in removals] if how == "dropped" else [*batch[1], *removals]
+        return [*message[:2], msgspec.msgpack.encode(batch)]
+
+    report = traced([altered(message) for message in messages(recording)], tmp_path / "changed.frames")
+    assert report.findings[0].rule == ("stored_once" if how == "dropped" else "removed_was_stored")
