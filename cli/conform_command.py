@@ -68,6 +68,7 @@ _OPTION_OF: Final = {
     "num_blocks": "--blocks", "block_size": "--block-size", "num_ranks": "--ranks", "num_single_blocks": "--single",
     "num_state_slots": "--slots", "checkpoint_interval": "--interval", "trim": "--trim",
     "num_host_blocks": "--host-blocks", "num_pages": "--pages", "page_size": "--page-size",
+    "variant": "--variant", "max_batch_tokens": "--batch", "max_running": "--running", "window": "--window",
     "num_threads": "--threads", "manager_types": "--group", "prefix_cache": "--no-cache", "sanitizer": "--sanitizer",
     "minimum": "--minimum", "known": "--known",
 }  # fmt: skip
@@ -121,6 +122,20 @@ def conform(
         typer.Option(min=1, help="Physical pages, of managers whose pages are mapped on demand.", show_default=False),
     ] = None,
     page_size: Annotated[int | None, typer.Option(min=1, help="Tokens per page.", show_default=False)] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of an engine, this manager alone; by default all.", show_default=False),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of all requests in one step of an engine.", show_default=False)
+    ] = None,
+    running: Annotated[
+        int | None, typer.Option(min=1, help="Requests in one step of an engine.", show_default=False)
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that a query sees, of engines with a sliding window.", show_default=False),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Call from so many threads, in turn.", show_default=False)
     ] = None,
@@ -177,6 +192,10 @@ def conform(
         "num_host_blocks": host_blocks,
         "num_pages": pages,
         "page_size": page_size,
+        "variant": variant,
+        "max_batch_tokens": batch,
+        "max_running": running,
+        "window": window,
         "manager_types": _groups(group or []) or None,
     }
     try:

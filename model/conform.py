@@ -29,7 +29,7 @@ from kvspec.model.conformance import (
     UnusableError,
     checked_target,
 )
-from kvspec.model.forms import FORMS, OF_FORMS, AnyGenerator, with_fixed
+from kvspec.model.forms import FORMS, OF_FORMS, AnyGenerator, abilities_of, with_fixed
 from kvspec.model.generator import Kind, RandomSource
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
@@ -66,6 +66,8 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         num_ranks, num_single_blocks, num_state_slots, checkpoint_interval, trim: so for pools of ranks.
         num_host_blocks: so for pools with a host tier.
         num_pages, page_size: so for managers with pages.
+        variant: of an engine, the only manager that is driven; by default all that there are, in turn.
+        max_batch_tokens, max_running, window: so for engines.
         num_threads: from how many threads the target is called, in turn; by default from one.
         manager_types: the groups of every composite.
         prefix_cache: whether pools may have a prefix cache; otherwise none has one.
@@ -95,6 +97,10 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     num_host_blocks: int | None = None
     num_pages: int | None = None
     page_size: int | None = None
+    variant: str | None = None
+    max_batch_tokens: int | None = None
+    max_running: int | None = None
+    window: int | None = None
     num_threads: int | None = None
     manager_types: tuple[ManagerType, ...] | None = None
     prefix_cache: bool = True
@@ -201,6 +207,7 @@ class ConformReport(msgspec.Struct):
         options: what was asked.
         operations, episodes, seconds: what was done; the time is without shrinking.
         most_blocks, longest_block, longest_episode: the largest pool, block and number of operations in one pool.
+        variants: of an engine, how many operations each of its managers was driven by.
         capabilities: what the target shows.
         counts: how often what happened.
         families: verdict by verdict.
@@ -219,6 +226,7 @@ class ConformReport(msgspec.Struct):
     most_blocks: int
     longest_block: int
     longest_episode: int
+    variants: dict[str, int]
     capabilities: list[str]
     counts: dict[str, int]
     families: list[FamilyVerdict]
@@ -366,6 +374,8 @@ class Conformance:
         self.capabilities: frozenset[Capability] = frozenset()
         self._shown: dict[Form, frozenset[Capability]] = {}
         self._samples: dict[Form, Target] = {}
+        self._variants: tuple[str, ...] = ()
+        self._of_variants: Counter[str] = Counter()
         self._counted: defaultdict[Form, Counter[str]] = defaultdict(Counter)
         self._make_target = make_target
         self._on_progress = on_progress
@@ -412,6 +422,7 @@ class Conformance:
             self._most_blocks,
             self._longest_block,
             self._longest_episode,
+            {name: self._of_variants[name] for name in self._variants},
             sorted(c.value for c in self.capabilities),
             dict(sorted(self.counts.items())),
             [self._verdict(f, violation, known) for f in Family if not OF_FORMS.get(f, forms).isdisjoint(forms)],
@@ -449,8 +460,8 @@ class Conformance:
         make_generator = FORMS[config.form].generator
         generator = make_generator(source, config, judge.pool, judge.capabilities, options.kind)
         done: list[tuple[AnyOperation, bool]] = []
-        # What is long comes once every other form had its turn, so that short runs drive them all.
-        is_long = source.chance(_LONG_RATE) and self.episodes >= len(self._forms)
+        # What is long comes once every other form and variant had its turn, so that short runs drive them all.
+        is_long = source.chance(_LONG_RATE) and self.episodes >= len(self._forms) * max(1, len(self._variants))
         length = source.integer(*(_LONG_LENGTHS if is_long else _LENGTHS))
         try:
             self._operate(judge, generator, length, done)
@@ -464,6 +475,8 @@ class Conformance:
             counts = self._counted[config.form]
             counts += judge.counts
             counts["operations"] += judge.number
+            if config.engine is not None:
+                self._of_variants[config.engine.variant] += judge.number
             self._most_blocks = max(self._most_blocks, config.num_blocks)
             self._longest_block = max(self._longest_block, config.block_size)
             self._longest_episode = max(self._longest_episode, judge.number)
@@ -503,14 +516,28 @@ class Conformance:
             return f"lacks the capability {need}"
         self._shown[form] = frozenset(target.capabilities)
         self._samples[form] = target
+        if form is Form.ENGINES:
+            self._variants = self._wanted_variants(abilities_of(target).variants)
         self._about |= about_of(target)
         for counter, least in minimum_of(target).items():
             self._minimum[counter] = max(least, self._minimum.get(counter, 0))
         return None
 
+    def _wanted_variants(self, there: tuple[str, ...]) -> tuple[str, ...]:
+        """The managers of an engine that are driven."""
+        asked = self.options.variant
+        if asked is not None and asked not in there:
+            raise UnusableError(f"has no variant '{asked}', expected one of {', '.join(there)}")
+        return there if asked is None else (asked,)
+
     def _config(self, source: RandomSource, form: Form) -> PoolConfig:
         shown = self._shown.get(form, frozenset(Capability))
-        return self._fixed(FORMS[form].draw(source, shown, self._samples.get(form)))
+        config = FORMS[form].draw(source, shown, self._samples.get(form))
+        if config.engine is not None:
+            turn = self.episodes // len(self._forms) % len(self._variants)
+            engine = msgspec.structs.replace(config.engine, variant=self._variants[turn])
+            config = msgspec.structs.replace(config, engine=engine)
+        return self._fixed(config)
 
     def _fixed(self, config: PoolConfig) -> PoolConfig:
         """The config with what the options fix."""

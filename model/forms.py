@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kvspec.model.conformance import Capability, EngineConfig, Form, ManagerType, PoolConfig
+from kvspec.model.conformance import Capability, EngineConfig, Form, ManagerType, PoolConfig, TargetError
 from kvspec.model.engines.generator import EngineGenerator, engine_config
 from kvspec.model.engines.protocol import Abilities
 from kvspec.model.generator import SHOW_EVICTION, Generator, Source, pool_config, ranked_config
@@ -43,8 +43,19 @@ def _pool_of_ranks(source: Source, shown: Capabilities, sample: Any) -> PoolConf
 
 
 def _engine(source: Source, shown: Capabilities, sample: Any) -> PoolConfig:
-    abilities: Abilities = sample.abilities
-    return engine_config(source, abilities)
+    return engine_config(source, abilities_of(sample))
+
+
+def abilities_of(target: Any) -> Abilities:
+    """What an engine can be made as.
+
+    Raises:
+        TargetError: it does not say so.
+    """
+    abilities = target.abilities
+    if not isinstance(abilities, Abilities):
+        raise TargetError(f"has abilities {abilities!r}, expected Abilities")
+    return abilities
 
 
 FORMS: Final[Mapping[Form, Trait]] = {
@@ -83,7 +94,7 @@ FORMS: Final[Mapping[Form, Trait]] = {
     Form.ENGINES: Trait(
         PoolConfig(num_blocks=16, block_size=2, engine=EngineConfig(variant="")),
         _engine,
-        (),
+        ("variant", "max_batch_tokens", "max_running", "window"),
         Capability.ENGINE,
         EngineGenerator,
     ),
@@ -95,6 +106,10 @@ FORMS: Final[Mapping[Form, Trait]] = {
 def with_fixed(config: PoolConfig, fixed: Mapping[str, Any]) -> PoolConfig:
     """The config with what is fixed; what is not fixed gives way where both do not go together."""
     fields = msgspec.structs.asdict(config) | dict(fixed)
+    if config.engine is not None:
+        of_engine = {name: fields.pop(name) for name in FORMS[Form.ENGINES].options if name in fields}
+        of_engine.pop("variant", None)  # managers have their turns
+        fields["engine"] = msgspec.structs.replace(config.engine, **of_engine)
     if config.form is Form.PAGES and fields["num_pages"] * fields["page_size"] < fields["block_size"]:
         if "num_pages" not in fixed:
             fields["num_pages"] = -(-fields["block_size"] // fields["page_size"])

@@ -78,7 +78,9 @@ class Shrinker:
             self._try(Case(self.best.config, tuple(lives(self.best.operations))))
             if len(self.best.operations) > _MANY:
                 self._hits()
-                self._steps()
+                if self.best.config.engine is not None:  # few requests can be taken out alone
+                    self._steps()
+                    self._chunks()
                 self._parts()
                 self._sequences()
             while sum(one() for one in passes):

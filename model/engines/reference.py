@@ -238,7 +238,7 @@ class Manager:
     def evict(self, num_blocks: int) -> None:
         """Drop the keys of so many blocks without a holder; those that would be handed out first."""
         for block in [block for block in self.queue if block in self.key_of][:num_blocks]:
-            del self.key_of[block]
+            self.key_of.pop(block, None)
 
     def reset(self) -> None:
         """Drop all keys."""

@@ -45,6 +45,8 @@ def report_lines(name: str, report: ConformReport) -> Iterator[str]:
         f"  pools of up to {report.most_blocks} blocks, blocks of up to {told(report.longest_block, 'tokens')}, "
         f"up to {told(report.longest_episode, 'operations')} in one pool"
     )
+    if report.variants:
+        yield f"  operations of each variant: {', '.join(f'{name} {n:,}' for name, n in report.variants.items())}"
     yield f"  {versions_line(name, report)}"
     yield ""
     for family in report.families:

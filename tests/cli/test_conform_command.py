@@ -117,6 +117,7 @@ GIVEN = [
     ["--host-blocks", "4"],
     ["--pages", "4", "--page-size", "3"],
     ["--group", "6,2,4", "--group", "9,3"],
+    ["--variant", "sliding", "--batch", "8", "--running", "2", "--window", "3"],
     ["--minimum", "hits=0", "--minimum", "copies failed=0", "--known", "known.toml"],
 ]
 
