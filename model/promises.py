@@ -88,6 +88,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
         "table": "the block table is what the calls so far have made of it",
     },
     Family.PUBLISH_AFTER_WRITE: {
+        "end_step": "what was published ahead in a step has been written when the step is over",
         "publish": "only a block that is full and written is published",
         "stored_by_owner": "a key is entered only by cache or deallocate of a sequence that has the block",
     },
@@ -95,6 +96,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
         "save_slot": "a save takes one free slot, or that of a checkpoint that gives way",
     },
     Family.EXCLUSIVE_WRITER: {
+        "copy": "a copy is from a block that somebody holds, to a block that a table has",
         "copy_on_write": "room that was granted is in blocks of one's own, where something would be overwritten",
     },
     Family.ATOMIC_FAILURE: {

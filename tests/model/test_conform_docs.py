@@ -15,7 +15,7 @@ import pytest
 from kvspec.cli.main import run
 from kvspec.cli.output import Exit
 from kvspec.cli.targets import OWN
-from kvspec.model import acceptor
+from kvspec.model import acceptor, engines
 from kvspec.model.conformance import METHODS_OF, CompositeTarget, Form, PoolTarget, Target
 from kvspec.model.promises import CHECKS, PROMISES, RULES, STEPS_OF, Family
 from kvspec.model.remote.protocol import methods_of
@@ -209,8 +209,8 @@ def test_the_list_of_known_findings_can_be_read_and_its_fields_are_told(tmp_path
 
 
 def test_every_rule_has_a_sentence() -> None:
-    folder = Path(acceptor.__file__).parent
-    source = "".join(file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py")))
+    folders = [Path(package.__file__).parent for package in (acceptor, engines)]
+    source = "".join(file.read_text(encoding="utf-8") for folder in folders for file in sorted(folder.glob("*.py")))
     named = set(re.findall(r'Family\.[A-Z_]+, "(\w+)"|_unchanged\("(\w+)"\)', source))
     assert {a or b for a, b in named} == set(CHECKS)
     assert sum(map(len, RULES.values())) == len(CHECKS)
