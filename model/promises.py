@@ -67,7 +67,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
     Family.HOLDERS: {
         "ref_count": "the reference count of a block is the number of its holders",
         "gave_back": "a request that is over, or was preempted, has no block",
-        "source": "the state from which a step goes on is in a slot that somebody holds",
+        "source_held": "the state from which a step goes on is in a slot that somebody holds",
         "table_kept": "allocate takes no block away",
         "unit_given": "a sequence that was granted room has a single block and, with linear state, a live slot",
         "unit_kept": "a sequence keeps its single block and its live slot until it gives all back",

@@ -523,7 +523,7 @@ class EngineAcceptor(Judging[Any]):
             raise Violation(Family.STATE_POSITION, "source", what)
         if source is not None and not memory.users(source):
             what = f"{run.seq} goes on from slot {source}, which nobody holds"
-            raise Violation(Family.HOLDERS, "source", what)
+            raise Violation(Family.HOLDERS, "source_held", what)
 
     # -- comparing -----------------------------------------------------------------------------------------------
 
