@@ -4,9 +4,9 @@ Planning and updating a batch are the package's own functions, too (`ContinuousB
 `update_batch`), on a processor that has neither a model nor other processes beside it. Requests that have to give way
 are started anew, since there is no memory to offload them to.
 
-Sliding layers have a ring of blocks: a place stands for more than one range of tokens. It is only judged who has which
-block of theirs. Memory is handed to the kinds of layers in sectors, so that a number of blocks does not say whether
-there is room where there are both kinds.
+Sliding layers have a ring of blocks: a place stands for more than one range of tokens. Of theirs it is judged who has
+which block; that tokens are written and read where the ring has them is looked at here. The kinds of layers are given
+memory in sectors, so that a number of blocks does not say whether there is room where there are both kinds.
 """
 
 from __future__ import annotations
@@ -169,8 +169,11 @@ class Engine:
         return max(n for n in range(_NO_LIMIT + 1) if self._sectors_of(n) <= self.cache.num_sectors)
 
     def _sectors_of(self, num_tokens: int) -> int:
-        blocks = ((a.needs_new_blocks("", 0, num_tokens), a.blocks_per_sector) for a in self._allocators)
-        return sum(-(-count // in_sector) for count, in_sector in blocks)
+        found = 0
+        for allocator in self._allocators:
+            kept = num_tokens if allocator.supports_block_sharing else min(num_tokens, self._engine.window)
+            found += -(-kept // (self._config.block_size * allocator.blocks_per_sector))
+        return found
 
     def _look(self) -> Seen:
         tables: dict[str, list[list[int | None]]] = {}
@@ -252,9 +255,33 @@ class Engine:
         self._batch, runs = requests_in_batch, []
         for future in requests_in_batch:
             state, start = future.state, future.state.position_offset
+            self._check_positions(state.request_id, start, future.query_length)
             state.position_offset += future.query_length
             runs.append(Run(state.request_id, start, state.position_offset))
         self.recorder.add(Forward(runs))
+
+    def _check_positions(self, seq: str, start: int, count: int) -> None:
+        """Where the device is told to write and to read is where the table has these tokens."""
+        for allocator in self._allocators:
+            if allocator.supports_block_sharing:
+                written, read = range(start, start + count), range(start + count)
+            else:  # what is new is not read from the cache, and only the last tokens of it stay
+                window = self._engine.window
+                written = range(max(start, start + count - window), start + count)
+                read = range(max(0, start - window + 1), start)
+            told = allocator.get_write_indices(seq, start, count)[-len(written) :]
+            if told != self._positions(allocator, seq, written):
+                raise PositionError(f"{seq} writes tokens {written} to {told}, which is not where its table has them")
+            told = allocator.get_read_indices(seq, start, count)[: len(read)]
+            if told != self._positions(allocator, seq, read):
+                raise PositionError(f"{seq} reads tokens {read} from {told}, which is not where its table has them")
+
+    def _positions(self, allocator: Any, seq: str, tokens: range) -> list[int]:
+        table, size, found = allocator.block_table[seq], self._config.block_size, []
+        for token in tokens:
+            at = token if allocator.supports_block_sharing else token % self._engine.window
+            found.append(table[at // size] * allocator.block_physical_stride + at % size)
+        return found
 
     def _generated(self) -> tuple[list[Any], list[int], None]:
         """In the place of `ContinuousBatchingIOs.prepare_batch_update`: what the model has generated."""
@@ -272,6 +299,10 @@ class Engine:
                 self.recorder.add(Ended(state.request_id))
             elif future.has_new_token:
                 self.recorder.add(Known(state.request_id, len(state.initial_tokens) + state.generated_len()))
+
+
+class PositionError(Exception):
+    """The device would write or read something else than the table says."""
 
 
 def _watched(kind: type[Any]) -> type[Any]:

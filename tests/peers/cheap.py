@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from peers.planted import ROOT, find, known_of, rows_of
+from peers.planted import ROOT, known_of
 
 from kvspec.impl.adapters import environment
 from kvspec.model.conform import ConformOptions, ConformReport, conform
@@ -49,13 +49,6 @@ def shows(script: Path, target: str) -> None:
         [*argv[: argv.index("-m")], str(script)], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-
-
-def is_found(targets: RemoteTargets, target: str, fault: str) -> None:
-    """A planted fault is found, and the table says how."""
-    rule, noticed = rows_of(target)[fault].split("|")[2::2]
-    found = find(target, fault, targets)
-    assert (f" `{found.rule}` ", " yes" if found.noticed else " no") == (rule, noticed.rstrip())
 
 
 def scripts(prefix: str) -> list[Path]:

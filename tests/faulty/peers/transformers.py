@@ -14,6 +14,9 @@ from transformers.generation.continuous_batching.cache_allocators import cache_a
 from transformers.generation.continuous_batching.cache_allocators.cache_allocator import BlockLedger, CacheAllocator
 from transformers.generation.continuous_batching.cache_allocators.cache_pool import CachePool
 from transformers.generation.continuous_batching.cache_allocators.full_attention import FullAttentionCacheAllocator
+from transformers.generation.continuous_batching.cache_allocators.sliding_attention import (
+    SlidingAttentionCacheAllocator,
+)
 from transformers.generation.continuous_batching.scheduler import Scheduler
 
 
@@ -199,3 +202,12 @@ def blocks_in_another_order() -> None:
             table[:2] = table[1::-1]
 
     _around(FullAttentionCacheAllocator, "allocate_cache_to_request", allocate_cache_to_request)
+
+
+def ring_one_token_off() -> None:
+    """A token of a sliding layer is written where the next one should be."""
+
+    def get_write_indices(old: Any, self: Any, request_id: str, past: int, length: int) -> Any:
+        return old(self, request_id, past + (0 < past < self.sliding_window - 1), length)
+
+    _around(SlidingAttentionCacheAllocator, "get_write_indices", get_write_indices)
