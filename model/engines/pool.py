@@ -16,6 +16,9 @@ from kvspec.spec.language.terms import Path
 _NO_BLOCK: Final = -1
 """What stands for the padding block: it is never shown, since reserved blocks are in no store."""
 
+_NONE: Final = Layout((Store((), "unheld"),), (Group(0, "opaque", 1),), 1, 1)
+"""How an engine is set up that has not said it yet."""
+
 Table = list[int | None]
 
 
@@ -140,7 +143,7 @@ class EnginePool:
         self._spare: list[Memory] = []
         self.memories: list[Memory] = []
         self.requests: dict[str, EngineRequest] = {}
-        self.layout = Layout((), (), 1, 1)
+        self.layout = _NONE
         self._chains: list[Chains] = []
 
     def restart(self, config: PoolConfig) -> None:

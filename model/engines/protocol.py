@@ -18,11 +18,14 @@ Nothing but msgspec and the standard library is needed here, so that a target ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from kvspec.model.conformance import Capability, Context
+
+WAYS: Final = ("priority", "chunked", "overlapped")
+"""In which an engine may schedule; see `EngineConfig`."""
 
 Kind = Literal["attention", "state", "opaque"]
 """What blocks contain: keys and values of tokens; one recurrent state each; what is not judged (only who has them)."""
@@ -36,11 +39,19 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         free: what `Shown.free` counts: blocks without a holder, those that only the cache has among them
             (``unheld``), or blocks that neither a holder nor the cache has (``unkeyed``).
         cache_counts: whether the cache is one of the holders in `Shown.refs`.
+
+    Raises:
+        ValueError: an id twice.
     """
 
     ids: tuple[int, ...]
     free: Literal["unheld", "unkeyed"]
     cache_counts: bool = False
+
+    def __post_init__(self) -> None:
+        if len(set(self.ids)) < len(self.ids):
+            twice = next(block for block in self.ids if self.ids.count(block) > 1)
+            raise ValueError(f"ids: {twice} twice, expected each once")
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +65,9 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         reuse: whether hits need it, and its blocks get keys.
         aligned: for states: place i of a table has the state behind ``(i + 1) * block_size`` tokens. Otherwise a table
             has one place, and what is in it is where the request stands.
+
+    Raises:
+        ValueError: a number is out of range.
     """
 
     store: int
@@ -62,6 +76,12 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: int | None = None
     reuse: bool = True
     aligned: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "window"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name}: {number}, expected at least 1")
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +95,9 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         evicts: whether `EngineTarget.evict` does something.
         resets: whether `EngineTarget.reset` does something.
         contexts: whether requests can have a context (an adapter, a salt, images).
+
+    Raises:
+        ValueError: there is nothing, or a group is from a store that there is not.
     """
 
     stores: tuple[Store, ...]
@@ -86,6 +109,16 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resets: bool = True
     contexts: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("stores", "groups"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: none, expected at least one")
+        for group in self.groups:
+            if group.store not in range(len(self.stores)):
+                raise ValueError(f"groups: store {group.store}, expected one of {len(self.stores)}")
+        if self.hit_stride < 1:
+            raise ValueError(f"hit_stride: {self.hit_stride}, expected at least 1")
+
 
 class Abilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the target can be made as.
@@ -95,12 +128,25 @@ class Abilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ways: which of its scheduling ways can be asked for: ``priority``, ``chunked``, ``overlapped``.
         block_sizes: tokens of a block that it can have; none: any.
         fewest_blocks: that it can be made with, reserved ones included.
+
+    Raises:
+        ValueError: there is no manager, or there are no such ways, or sizes.
     """
 
     variants: tuple[str, ...]
     ways: tuple[str, ...] = ()
     block_sizes: tuple[int, ...] = ()
     fewest_blocks: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.variants:
+            raise ValueError("variants: none, expected at least one")
+        for way in self.ways:
+            if way not in WAYS:
+                raise ValueError(f"ways: '{way}', expected some of {', '.join(WAYS)}")
+        for name, sizes in (("block_sizes", self.block_sizes), ("fewest_blocks", (self.fewest_blocks,))):
+            if min(sizes, default=1) < 1:
+                raise ValueError(f"{name}: {min(sizes)}, expected at least 1")
 
 
 class Record(msgspec.Struct, frozen=True, tag_field="is", tag=str.lower, omit_defaults=True):
