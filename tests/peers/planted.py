@@ -32,7 +32,8 @@ class Found(NamedTuple):
     Attributes:
         rule: what it breaks.
         lines: of the shrunk run.
-        noticed: whether the package itself raises an error in that run, or on the way to its end.
+        noticed: whether the package itself raises an error in that run, or on the way to its end, which it does not
+            where nothing is planted.
     """
 
     rule: str
@@ -74,7 +75,8 @@ def find(target: str, fault: str, good: RemoteTargets, seconds: float = 60.0) ->
         _nothing_can_be_taken_out(twin, found)
         elsewhere = Replayer(good).run(_case(found)).violation
         assert elsewhere is None or _is_known(target, elsewhere), f"found where nothing was planted: {elsewhere}"
-        return Found(f"{found.family}/{found.rule}", 1 + len(found.operations), _is_noticed(twin, found))
+        noticed = _is_noticed(twin, found) and not _is_noticed(good, found)
+        return Found(f"{found.family}/{found.rule}", 1 + len(found.operations), noticed)
 
 
 def known_of(target: str) -> KnownFindings | None:
@@ -103,9 +105,9 @@ def _nothing_can_be_taken_out(twin: RemoteTargets, found: FoundViolation) -> Non
         assert not fails(shorter), f"{taken_out} can be taken out"
 
 
-def _is_noticed(twin: RemoteTargets, found: FoundViolation) -> bool:
+def _is_noticed(targets: RemoteTargets, found: FoundViolation) -> bool:
     """Whether the package raises an error when nobody judges; the adapter's own errors do not count."""
-    target: Any = twin(found.config)
+    target: Any = targets(found.config)
     gone = [o.seq for o in found.operations if isinstance(o, ops.Submit)]
     try:
         for operation in [*found.operations, ops.Step(LAST_STEPS)]:

@@ -11,7 +11,7 @@ from kvspec.model.engines.protocol import Abilities
 from kvspec.model.scenario import parse_scenario
 
 
-class Choosy(build(FAULTS[0])):  # type: ignore[misc]
+class Choosy(build(FAULTS[0].name)):  # type: ignore[misc]
     """A faulty engine that is made with blocks of two or three tokens only."""
 
     abilities = Abilities(("full",), block_sizes=(2, 3), fewest_blocks=8)
