@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from kvspec.model.conformance import Context, PoolConfig
+from kvspec.model.engines.protocol import WAYS
 from kvspec.model.operations import Operation
 
 MAX_BYTES: Final = 4 * 2**20
@@ -39,7 +40,7 @@ POOL_SIZES: Final = {
 
 
 ENGINE_SIZES: Final = {"batch": "max_batch_tokens", "running": "max_running", "window": "window"}
-ENGINE_WAYS: Final = ("priority", "chunked", "overlapped")
+ENGINE_WAYS: Final = WAYS
 """Words of the pool line of an engine, and what they mean; those of its ways are their fields."""
 
 
