@@ -1,9 +1,9 @@
 """vLLM 0.33.0: a request that fits is refused for good because a part of it is found in the cache.
 
-A model with full attention and recurrent states (cache mode "align"), whose blocks have four tokens and whose hashes one,
-so that a hit can end inside a block. Such a hit needs the block that it found and a copy of it, in both groups. With a
-prefix of one token in the cache, a request needs six blocks, and without it three. Of five blocks all are free, and stay
-so: nobody else is there to forget the prefix.
+A model with full attention and recurrent states (cache mode "align"), whose blocks have four tokens and whose hashes
+one, so that a hit can end inside a block. Such a hit needs the block that it found and a copy of it, in both groups.
+With a prefix of one token in the cache, a request needs six blocks, and without it three. Of five blocks all are
+free, and stay so: nobody else is there to forget the prefix.
 
 Needs vLLM 0.33.0 alone; run it with ``python vllm_hit_refused.py``.
 """
