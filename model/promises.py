@@ -78,6 +78,7 @@ RULES: Final[Mapping[Family, Mapping[str, str]]] = {
     },
     Family.MAP_TRUTH: {
         "cached_keys": "the keys that the target shows are those that were published and not dropped, at their blocks",
+        "events": "what an engine's manager has told of its keys, counted, is how many blocks have each",
         "hit_content": "a block that a hit gives has the content of its place",
         "hit_length": "a hit is a multiple of the block size, and within hit_limit",
         "hit_longest": "a hit is as long as the published prefix",

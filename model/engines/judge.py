@@ -19,6 +19,7 @@ from kvspec.model.engines.protocol import (
     Ended,
     EngineTarget,
     Forward,
+    KeyEvent,
     Known,
     Pin,
     Preempted,
@@ -58,6 +59,7 @@ class EngineAcceptor(Judging[Any]):
         self.handles: dict[str, int] = {}
         self.events: list[CacheEvent] = []
         self._keys: dict[Chain, str] = {}
+        self._heard: Counter[str] = Counter()
         self._chains: dict[str, Chain] = {}
         self._refs: list[Counter[int]] = [Counter() for _ in self.pool.memories]
         self._pins: set[Pin] = set()
@@ -533,6 +535,21 @@ class EngineAcceptor(Judging[Any]):
             self._same_refs(number)
         for number, free in enumerate(shown.free):
             self._same_free(number, free)
+        if shown.events is not None:
+            self._same_keys(shown.events)
+
+    def _same_keys(self, events: Sequence[KeyEvent]) -> None:
+        """Whoever counts what is told of each key knows how many blocks have it."""
+        for event in events:
+            if event.kind == "cleared":
+                self._heard.clear()
+            else:
+                self._heard[event.key] += 1 if event.kind == "stored" else -1
+        there = Counter(self._keys[memory.key[block]] for memory in self.pool.memories for block in memory.keyed)
+        wrong = next((key for key in {**there, **self._heard} if there[key] != self._heard[key]), None)
+        if wrong is not None:
+            what = f"{there[wrong]} blocks have the key {wrong}; {self._heard[wrong]}, by what was told of it"
+            raise Violation(Family.MAP_TRUTH, "events", what)
 
     def _same_free(self, number: int, shown: int) -> None:
         memory = self.pool.memories[number]

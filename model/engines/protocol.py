@@ -161,6 +161,18 @@ class Pin(msgspec.Struct, frozen=True):
     block: int
 
 
+class KeyEvent(msgspec.Struct, frozen=True):
+    """What a manager tells the world of a key: one more block has it, or one less; or no block has any key now.
+
+    Attributes:
+        kind: ``stored``, ``removed``, or ``cleared``.
+        key: as in `Shown.keys`; for ``cleared`` it says nothing.
+    """
+
+    kind: Literal["stored", "removed", "cleared"]
+    key: str = ""
+
+
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the manager shows after a call, as far as it has changed since the last `Shown`.
 
@@ -172,6 +184,7 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
         refs: for each store, blocks whose reference count has changed, and the count. None: it shows no counts.
         free: for each store, the manager's own number of free blocks; empty: it shows none.
         pins: all pins there are now; None: as before.
+        events: what it has told of its keys since the last `Shown`, one event for each block; None: it tells nothing.
     """
 
     tables: dict[str, list[list[int | None]]] = {}
@@ -179,6 +192,7 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     refs: list[dict[int, int]] | None = None
     free: list[int] = []
     pins: list[Pin] | None = None
+    events: list[KeyEvent] | None = None
 
 
 class Call(Record, frozen=True):

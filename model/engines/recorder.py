@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kvspec.model.engines.protocol import AnyRecord, Call, Pin, Shown
+from kvspec.model.engines.protocol import AnyRecord, Call, KeyEvent, Pin, Shown
 
 Table = list[int | None]
 
@@ -28,6 +28,7 @@ class Seen(NamedTuple):
         free: for each store, the manager's own number of free blocks; empty: it shows none.
         refs: for each store, the reference counts; a block that is left out has 0. None: it shows none.
         pins: blocks that something else holds.
+        events: what it has told of its keys since the last look; None: it tells nothing.
     """
 
     tables: Mapping[str, Sequence[Table]]
@@ -35,6 +36,7 @@ class Seen(NamedTuple):
     free: Sequence[int] = ()
     refs: Sequence[Mapping[int, int]] | None = None
     pins: Sequence[Pin] = ()
+    events: Sequence[KeyEvent] | None = None
 
 
 class Recorder:
@@ -74,6 +76,7 @@ class Recorder:
             None if new.refs is None else _differing(old.refs or [], new.refs, 0),
             list(new.free),
             list(new.pins) if new.pins != old.pins else None,
+            None if new.events is None else list(new.events),
         )
 
 
@@ -85,6 +88,7 @@ def _copied(seen: Seen) -> Seen:
         list(seen.free),
         None if seen.refs is None else [dict(refs) for refs in seen.refs],
         tuple(seen.pins),
+        seen.events,
     )
 
 

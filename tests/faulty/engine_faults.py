@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
-from kvspec.model.engines.protocol import AnyRecord, Ended, Forward, Known, Move, Run
+from kvspec.model.engines.protocol import AnyRecord, Ended, Forward, KeyEvent, Known, Move, Run
 from kvspec.model.engines.recorder import Seen
 from kvspec.model.engines.reference import Key, Manager, ModelEngineTarget, Plan, Request
 
@@ -132,6 +133,31 @@ def look_unkeyed(self: Engine) -> Seen:
     """Blocks that only the cache has do not count as free, though it says so."""
     manager = self.manager
     return Engine.look(self)._replace(free=[sum(block not in manager.key_of for block in manager.queue)])
+
+
+def look_telling(self: Engine) -> Seen:
+    """What becomes of keys is told, too: an event for each block."""
+    seen, before = Engine.look(self), self.__dict__.get("told", {})
+    after = self.__dict__["told"] = dict(seen.keys[0])
+    changed = [block for block in {**before, **after} if before.get(block) != after.get(block)]
+    events = [KeyEvent("removed", before[block]) for block in changed if block in before]
+    if before and not after:
+        events = [KeyEvent("cleared")]
+    return seen._replace(events=[*events, *(KeyEvent("stored", after[block]) for block in changed if block in after)])
+
+
+def removals_told_once(self: Engine) -> Seen:
+    """Of two blocks with one key that lose it, one is not told of."""
+    seen = look_telling(self)
+    removed = [event for event in seen.events or () if event.kind == "removed"]
+    return seen._replace(events=[e for e in seen.events or () if e.kind != "removed" or e is removed[0]])
+
+
+def stored_told_again(self: Engine) -> Seen:
+    """A key of a second block is told of as the first was, and once more."""
+    seen = look_telling(self)
+    copies = Counter(seen.keys[0].values())
+    return seen._replace(events=[e for e in seen.events or () for _ in range(1 + (copies[e.key] == 2))])
 
 
 # -- blocks that are handed out ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from kvspec.model.engines.protocol import AnyRecord, Layout, Store
 from kvspec.model.engines.recorder import Seen
 from kvspec.model.engines.reference import Key, Manager, ModelEngineTarget, Plan, Request
 
-from .engine_faults import look_blindly
+from .engine_faults import look_blindly, look_telling
 from .engine_twins import BLIND
 
 Engine = ModelEngineTarget
@@ -222,6 +222,7 @@ VARIANTS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "publish_once": ({"publish": publish_once}, {}),
     "publish_swaps": ({"publish": publish_swaps}, {}),
     "key_by_number": ({"key": key_by_number}, {}),
+    "look_telling": ({}, {"look": look_telling}),
     "preempt_planned": ({}, {"_plan": preempt_planned, "_is_alone": is_alone}),
     "reset_running": ({}, {"reset": reset_running}),
     "look_up_some": ({"look_up": look_up_some}, {"layout": layout_any_hit}),
