@@ -6,6 +6,7 @@ with ``python lmdeploy_scheduler.py``.
 
 import importlib.util
 import sys
+import time
 import types
 from importlib.metadata import version
 
@@ -89,10 +90,30 @@ def room_that_is_not_there():
     return valid == [True] and room < a.num_all_ids + 1
 
 
+def used_last_and_evicted_first():
+    last_was_evicted = 0
+    for _ in range(40):
+        scheduler = make_scheduler(6, ahead=0)
+        allocator = scheduler.block_manager.allocator
+        a, b = add(scheduler, 0, [1]), add(scheduler, 1, [2])
+        prefill(scheduler, ahead=0)
+        blocks = [int(seq.logical_blocks.get_real_blocks()[0]) for seq in (a, b)]
+        for session in (0, 1):
+            scheduler.end_session(session)
+            time.sleep(0.01)
+        times = allocator.get_access_time(np.array(blocks)).tolist()
+        scheduler.block_trie.evict(1)
+        kept = [node.block_id for root in scheduler.block_trie._roots.values() for node in root.children.values()]
+        last_was_evicted += blocks[1] not in kept
+    print(f"  two blocks, the second used 10 ms behind the first; the times that are kept: {times}")
+    print(f"  of 40 evictions of one of them, {last_was_evicted} took the second")
+    return last_was_evicted > 0
+
+
 if version("lmdeploy") != "0.18.0":
     sys.exit(f"made for lmdeploy 0.18.0, found {version('lmdeploy')}")
 shown = []
-for part in (blocks_behind_its_own, room_that_is_not_there):
+for part in (blocks_behind_its_own, room_that_is_not_there, used_last_and_evicted_first):
     print(part.__name__.replace("_", " "))
     shown.append(part())
 sys.exit(0 if all(shown) else "not shown")
