@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +38,10 @@ class Unknown:
 
 UNKNOWN: Final = Unknown()
 _MANY: Final = 4096
-"""Members of a set that are tried where an invariant leaves a variable open; further ones teach nothing."""
+"""Values that are tried to find out whether a statement about all of them holds; if there are more it is unknown."""
+_FEW: Final = 64
+"""Values that are tried where an invariant leaves a variable open, or a key is unknown; if there are more, less is
+learned."""
 _SPLITS: Final = 4
 """Conditions of one event that may be unknown at once and are looked at case by case."""
 
@@ -139,6 +142,13 @@ class _Read(NamedTuple):
     term: Term
     keys: tuple[Term, ...]
     element: tuple[Term, ...] | None
+
+
+class _Way(NamedTuple):
+    """Values that a condition leaves, and what they are values of."""
+
+    patterns: tuple[Term, ...]
+    values: Collection[Any]
 
 
 class _Change(NamedTuple):
@@ -344,40 +354,36 @@ class Known:
             parts = (change.element,) if len(read.element) == 1 else change.element
             if not all(self._match(p, v, env) for p, v in zip(read.element, parts, strict=True)):
                 return
-        yield from self._complete(read.query, env)
+        yield from self._complete(read.query, env, _FEW)
 
-    def _complete(self, query: Query, env: dict[Term, Any]) -> Iterator[Env]:
-        left = [v for v in query.variables if v not in env]
+    def _complete(self, query: Query, env: dict[Term, Any], most: int) -> Iterator[Env]:
+        """Values for the variables that are open, from the condition that leaves fewest; none if they are too many."""
+        left = {v for v in query.variables if v not in env}
         if not left:
             yield env
             return
-        for literal in query.literals:
-            found = self._solutions(literal, env, left)
-            if found is not None:
-                for more in found:
-                    yield from self._complete(query, more)
-                return
+        ways = [way for literal in query.literals if (way := self._way(literal, env, left)) is not None]
+        fewest = min(ways, key=lambda way: len(way.values), default=None)
+        if fewest is None or len(fewest.values) > most:
+            return
+        for value in fewest.values:
+            more = dict(env)
+            parts = (value,) if len(fewest.patterns) == 1 else value
+            fits = all(self._match(p, v, more) for p, v in zip(fewest.patterns, parts, strict=True))
+            if fits and len(more) > len(env):
+                yield from self._complete(query, more, most)
 
-    def _solutions(self, literal: Term, env: dict[Term, Any], left: Sequence[Term]) -> list[dict[Term, Any]] | None:
-        """What a condition leaves for the open variables, if it says that; None if it does not."""
-        open_here = literal.free & set(left)
+    def _way(self, literal: Term, env: dict[Term, Any], left: set[Term]) -> _Way | None:
+        """What a condition leaves for the open variables, if it says that."""
         if literal.op == "eq":
             for variable, other in (literal.args, literal.args[::-1]):
-                if variable in open_here and not other.free & set(left):
+                if variable in left and not other.free & left:
                     value = self.value(other, env)
-                    return [] if value is UNKNOWN else [{**env, variable: value}]
-        if literal.op != "has" or not open_here or literal.args[0].free & set(left):
+                    return _Way((variable,), () if value is UNKNOWN else (value,))
+        if literal.op != "has" or not literal.free & left or literal.args[0].free & left:
             return None
         members = self.members(literal.args[0], env)
-        if isinstance(members, _Rule) or len(members.yes) > _MANY:
-            return None
-        found = []
-        for member in members.yes:
-            more = dict(env)
-            parts = (member,) if len(literal.args) == 2 else member
-            if all(self._match(p, v, more) for p, v in zip(literal.args[1:], parts, strict=True)):
-                found.append(more)
-        return found
+        return None if isinstance(members, _Rule) else _Way(literal.args[1:], members.yes)
 
     def _match(self, pattern: Term, value: Any, env: dict[Term, Any]) -> bool:
         """Whether the pattern can be the value; variables that it leaves open get theirs."""
@@ -404,8 +410,11 @@ class Known:
                 self._change(path, key, steps)
 
     def _meant(self, path: Path, key: _Somewhere) -> list[Any]:
-        """The cells of which one is meant, of those that something is known of."""
-        return [k for k in self.state[path].cells if self._may_be(key, (k,) if len(key.parts) == 1 else k)]
+        """The cells of which one is meant, of those that something is known of; all, if they are too many."""
+        cells = list(self.state[path].cells)
+        if len(cells) > _FEW:
+            return cells
+        return [k for k in cells if self._may_be(key, (k,) if len(key.parts) == 1 else k)]
 
     def _worlds(self, effects: Sequence[Effect], env: Env, splits: int) -> Iterator[list[tuple[Path, Any, Any, Any]]]:
         """The changes, in every case of the conditions that are unknown."""
@@ -489,7 +498,7 @@ class Known:
     def _can_be(self, path: Path, key: Any, value: Any) -> bool:
         """Whether a cell of which nothing is known can have this value."""
         table = self.state[path]
-        if not isinstance(table, Table) or len(table.cells) > _MANY:
+        if not isinstance(table, Table):
             return True
         before = table.cells.get(key, _OTHER)
         table.cells[key] = value
@@ -646,11 +655,11 @@ class Known:
         around = next((literal for literal in query if self._is_bound(literal, t.data, env)), None)
         ways: Iterable[Env]
         if around is not None:
-            ways = self._complete(Query(_NO_STATEMENT, t.data, (around,)), dict(env))
+            ways = self._complete(Query(_NO_STATEMENT, t.data, (around,)), dict(env), _MANY)
         elif math.prod(self._number(v) for v in t.data) <= _MANY:
             ways = ({**env, **dict(zip(t.data, xs, strict=True))} for xs in self.structure.tuples(_sorts(t.data)))
         else:
-            ways = self._complete(Query(_NO_STATEMENT, t.data, tuple(query)), dict(env))
+            ways = self._complete(Query(_NO_STATEMENT, t.data, tuple(query)), dict(env), _FEW)
             return False if any(self.value(t.args[0], more) is False for more in ways) else UNKNOWN
         return _all(self.value(t.args[0], more) for more in ways)
 
