@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
-from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from vllm.distributed.kv_events import AllBlocksCleared, BlockStored
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash, get_group_id, maybe_convert_block_hash
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.request import Request
 
-from kvspec.model.engines.protocol import Copy, Ended, Pin, Preempted
+from kvspec.model.engines.protocol import Copy, Ended, KeyEvent, Pin, Preempted
 from kvspec.model.engines.recorder import Recorder, Seen
-
-
-class EventsError(Exception):
-    """The events that the manager has published do not give the keys that it has."""
 
 
 class WatchedManager:
@@ -36,7 +32,6 @@ class WatchedManager:
         self._manager = manager
         self.recorder = Recorder(self.look)
         self.published: list[Any] = []
-        self._stored: Counter[tuple[Any, int]] = Counter()
         self._copying: list[KVCacheBlock] = []
         self._found: dict[str, Any] = {}
 
@@ -47,19 +42,15 @@ class WatchedManager:
 
     def look(self) -> Seen:
         """Tables, keys, reference counts and the free number; the null block is nobody's."""
-        pool = self._manager.block_pool
+        pool, events = self._manager.block_pool, self._manager.take_events()
+        self.published += events
         return Seen(
             {seq: self._tables(seq) for seq in self._holders()},
             [self._keys()],
             [pool.get_num_free_blocks()],
-            [
-                {
-                    block.block_id: block.ref_cnt
-                    for block in pool.blocks
-                    if block.ref_cnt and block is not pool.null_block
-                }
-            ],
+            [{block.block_id: block.ref_cnt for block in pool.blocks if block.ref_cnt and not block.is_null}],
             tuple(self._pins()),
+            [told for event in events for told in _told(event)] if self._manager.enable_kv_cache_events else None,
         )
 
     def _holders(self) -> list[str]:
@@ -101,11 +92,11 @@ class WatchedManager:
 
     def new_step_starts(self) -> None:
         self._manager.new_step_starts()
-        self._called("new_step_starts")
+        self.recorder.call("new_step_starts")
 
     def get_computed_blocks(self, request: Request, *limit: Any) -> Any:
         found = self._manager.get_computed_blocks(request, *limit)
-        self._called("get_computed_blocks", request.request_id)
+        self.recorder.call("get_computed_blocks", request.request_id)
         return self._found.setdefault(request.request_id, found) if self.keeps_look_ups else found
 
     def allocate_slots(
@@ -118,7 +109,7 @@ class WatchedManager:
         )
         stop = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
         refused = blocks is None
-        self._called(
+        self.recorder.call(
             "allocate_slots",
             request.request_id,
             hit=None if refused or found is None else num_new_computed_tokens,
@@ -137,13 +128,13 @@ class WatchedManager:
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         self._manager.cache_blocks(request, num_computed_tokens)
-        self._called("cache_blocks", request.request_id)
+        self.recorder.call("cache_blocks", request.request_id)
 
     def free(self, request: Request) -> None:
         """The scheduler sets the state of a request that is over before, that of one that is preempted after."""
         self._manager.free(request)
         seq = request.request_id
-        self._called("free", seq)
+        self.recorder.call("free", seq)
         self.recorder.add(Ended(seq) if request.is_finished() else Preempted(seq))
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[KVCacheBlock]]:
@@ -157,51 +148,30 @@ class WatchedManager:
     def copied(self) -> None:
         """The scheduler has given both ends back."""
         self._copying = []
-        self._called("free_blocks")
+        self.recorder.call("free_blocks")
 
     def evict_blocks(self, block_ids: set[int]) -> None:
         self._manager.evict_blocks(block_ids)
-        self._called("evict_blocks")
+        self.recorder.call("evict_blocks")
 
     def reset_prefix_cache(self) -> bool:
         done: bool = self._manager.reset_prefix_cache()
-        self._called("reset_prefix_cache", refused=not done, late=not done)
+        self.recorder.call("reset_prefix_cache", refused=not done, late=not done)
         return done
 
     def take_events(self) -> list[Any]:
         events, self.published = self.published, []
         return events
 
-    # -- events --------------------------------------------------------------------------------------------------
 
-    def _called(self, name: str, seq: str | None = None, **outcome: Any) -> None:
-        self._replay(self._manager.take_events())
-        self.recorder.call(name, seq, **outcome)
-        self._compare(name)
-
-    def _replay(self, events: Sequence[Any]) -> None:
-        """Keys are counted: each block that has a key is stored and removed by an event of its own."""
-        self.published.extend(events)
-        for event in events:
-            if isinstance(event, AllBlocksCleared):
-                self._stored.clear()
-                continue
-            for block_hash in event.block_hashes:
-                key = (block_hash, event.group_idx)
-                if isinstance(event, BlockStored):
-                    self._stored[key] += 1
-                elif isinstance(event, BlockRemoved):
-                    if not self._stored[key]:
-                        raise EventsError(f"{_name(*key)} is removed, but was not stored")
-                    self._stored[key] -= 1
-
-    def _compare(self, name: str) -> None:
-        there = self.keys()
-        stored = +self._stored
-        if self._manager.enable_kv_cache_events and there != stored:
-            wrong = [key for key in {**there, **stored} if there[key] != stored[key]]
-            words = "; ".join(f"{_name(*key)} has {there[key]} blocks, by events {stored[key]}" for key in wrong)
-            raise EventsError(f"after {name}: {words}")
+def _told(event: Any) -> Iterator[KeyEvent]:
+    """An event of vLLM has several keys; they are counted, since each block that has a key is told of."""
+    if isinstance(event, AllBlocksCleared):
+        yield KeyEvent("cleared")
+        return
+    for block_hash in event.block_hashes:
+        kind: Literal["stored", "removed"] = "stored" if isinstance(event, BlockStored) else "removed"
+        yield KeyEvent(kind, _name(block_hash, event.group_idx))
 
 
 def _published(key: Any) -> tuple[Any, int]:
