@@ -165,10 +165,10 @@ class _Judge:
 
     # -- what is found -----------------------------------------------------------------------------------------------
 
-    def _found(self, rule: str, what: str) -> None:
+    def _found(self, rule: str, what: str, ahead: int = 0) -> None:
         assert self.at is not None
         if len(self.report.findings) < MAX_FINDINGS:
-            place = (self.at.file, self.at.line, self.report.events)
+            place = (self.at.file, self.at.line, self.report.events + ahead)
             self.report.findings.append(StreamFinding(rule, RULES[rule], what, *place))
 
     def _note(self, rule: str, what: str) -> None:
@@ -202,13 +202,13 @@ class _Judge:
             if self.from_start and batch.number != 0:
                 self._gap(batch, f"the first message has number {batch.number}, not 0")
         elif batch.number > last + 1:
-            self._gap(batch, f"number {batch.number} comes behind {last}: {batch.number - last - 1} are missing")
+            self._gap(batch, f"number {batch.number} comes behind {last}; missing: {batch.number - last - 1}")
         elif batch.number <= last:
-            self._found("sequence_back", f"number {batch.number} comes behind {last}")
+            self._found("sequence_back", f"number {batch.number} comes behind {last}", ahead=1)
 
     def _gap(self, batch: Batch, what: str) -> None:
         """Events are missing: nothing is certain any more of what their rank has."""
-        self._found("sequence_gap", what)
+        self._found("sequence_gap", what, ahead=1)
         self.started[batch.rank] = False
         self.cleared.discard(batch.rank)
         for (rank, _, _), place in self.places.items():

@@ -249,14 +249,13 @@ def test_each_rule_and_note_is_met(tmp_path: Path) -> None:
 def test_messages_that_are_missing_or_come_twice_are_found(tmp_path: Path) -> None:
     sent = messages([FIRST, REST, removed(KEYS[2]), removed(KEYS[1]), removed(KEYS[0])], per=1)
     for rule, broken, event in (
-        ("sequence_gap", [*sent[:2], *sent[3:]], 2),
-        ("sequence_back", [*sent[:3], sent[2], *sent[3:]], 3),
-        ("sequence_back", [sent[0], sent[2], sent[1], *sent[3:]], 2),
+        ("sequence_gap", [*sent[:2], *sent[3:]], 3),
+        ("sequence_back", [*sent[:3], sent[2], *sent[3:]], 4),
+        ("sequence_back", [sent[0], sent[2], sent[1], *sent[3:]], 3),
     ):
         report = judge_stream([frames(tmp_path / "events", broken)], "vllm", groups=["full"])
         assert (rule, event) in found(report)
-        first = report.findings[0]
-        assert first.event == (event if rule == "sequence_gap" else first.event) and first.rule.startswith("sequence")
+        assert report.findings[0].rule.startswith("sequence")
     late = judge(tmp_path, [FIRST], first=5, from_start=True)
     assert [rule for rule, _ in found(late)] == ["sequence_gap"]
 
