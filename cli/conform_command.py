@@ -38,6 +38,7 @@ from kvspec.model.conform import (
 from kvspec.model.conformance import Form, ManagerType
 from kvspec.model.forms import FORMS
 from kvspec.model.generator import Kind
+from kvspec.model.plain import one_line
 from kvspec.model.reporting.known import KnownError, KnownFindings, read_known
 from kvspec.model.reporting.saving import save_text
 from kvspec.model.reporting.text import (
@@ -289,10 +290,10 @@ def _finish(asked: Asked, report: ConformReport, save: Path, result: JsonFile, c
     """Print, save and write everything; an interrupted run then ends as one."""
     code = exit_for(report.verdicts)
     name, violation = asked.name, report.violation
-    saved = _save(save, asked, violation, report.options) if violation is not None else None
+    saved, unsaved = _saved(save, asked, violation, report.options)
     again = None if saved is None else shlex.join(["kvspec", "conform", *asked.words, "--replay", str(saved)])
     said = asked.last_words if violation is not None and violation.rule in _OF_A_PROCESS else []
-    print_conform(console(), name, report, saved, again, said)
+    print_conform(console(), name, report, saved, again, said, unsaved)
     body = {
         "target": name,
         "report": report,
@@ -339,6 +340,7 @@ def print_conform(
     saved: Path | None = None,
     again: str | None = None,
     said: Sequence[str] = (),
+    unsaved: str = "",
 ) -> None:
     """Print a report.
 
@@ -346,6 +348,7 @@ def print_conform(
         saved: where the failing run was saved.
         again: how to run it again.
         said: what was last heard from a process that has failed.
+        unsaved: why the failing run was not saved.
     """
     for line in report_lines(name, report):
         out.print(line)
@@ -362,6 +365,9 @@ def print_conform(
             out.print()
             out.print(f"  saved as {saved}")
             out.print(f"  run it again: {again}")
+        if unsaved:
+            out.print()
+            out.print(f"  not saved: {unsaved}")
     out.print()
     out.print(verdict_line(report))
 
@@ -391,6 +397,18 @@ def command_line(target: Sequence[str], options: ConformOptions) -> str:
 def _group_text(kind: ManagerType) -> str:
     """A group as `--group` takes it."""
     return ",".join(str(number) for number in (kind.num_blocks, kind.block_size, kind.window) if number is not None)
+
+
+def _saved(
+    folder: Path, asked: Asked, violation: FoundViolation | None, options: ConformOptions
+) -> tuple[Path | None, str]:
+    """Where the scenario of a violation is, or why it could not be saved: it is told all the same."""
+    if violation is None:
+        return None, ""
+    try:
+        return _save(folder, asked, violation, options), ""
+    except OSError as error:
+        return None, f"{one_line(error.filename or str(folder))}: {error.strerror or error}"
 
 
 def _save(folder: Path, asked: Asked, violation: FoundViolation, options: ConformOptions) -> Path:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import NoReturn
 
+from kvspec.model.plain import one_line
+
 
 class InputError(Exception):
     """Something the user gave cannot be used. Its text is always a single printable line."""
@@ -36,12 +38,3 @@ def place(path: str | os.PathLike[str], line: int | None = None, column: int | N
     """``file``, ``file:line`` or ``file:line:column``: the `where` of a fault in a file."""
     numbers = [str(number) for number in (line, column) if number is not None]
     return ":".join([os.fspath(path), *numbers])
-
-
-def one_line(text: str) -> str:
-    """The text with line breaks and runs of blanks as one space and other control characters escaped.
-
-    What a file holds may end up in an error message; it must not be able to move a terminal's cursor.
-    """
-    joined = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in joined)

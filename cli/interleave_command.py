@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from kvspec.cli.errors import InputError, fail_input, one_line, place
+from kvspec.cli.errors import InputError, fail_input, place
 from kvspec.cli.interleaving import Job, Orders, Random, Schedule, Soak
 from kvspec.cli.options import ForceOption, JsonOption
 from kvspec.cli.output import Exit, JsonFile, console, exit_for, on_interrupt
@@ -21,6 +21,7 @@ from kvspec.impl.interleaving.explore import MOST_RUNS, Failure, read_script
 from kvspec.impl.interleaving.programs import MOST_NUMBER, MOST_THREADS, ProgramError, parse
 from kvspec.impl.interleaving.scheduler import UndecidedError
 from kvspec.impl.interleaving.steps import Factory, Stepper, concurrent, watched
+from kvspec.model.plain import one_line
 from kvspec.model.reporting.saving import save_text
 
 BUILT_IN: Final = "builtin"

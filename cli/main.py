@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 if TYPE_CHECKING:
     import typer
 
-from kvspec.cli.errors import InputError, one_line
+from kvspec.cli.errors import InputError
 from kvspec.cli.output import INTERRUPTED, Exit, catchable_interrupts, version
+from kvspec.model.plain import one_line
 
 INTERNAL_ERROR: Final = 70
 BROKEN_PIPE: Final = 141
@@ -53,7 +54,7 @@ COMMANDS: Final = (
     _own("interleave", "Run threads that call a manager in every order that differs."),
     _own("run", "Run a scenario file."),
     _own("replay", "Replay a request trace on a manager, every invariant watched."),
-    _own("trace", "Find the first event of a log that no correct manager produces."),
+    _own("trace", "Find the first event of a log that no manager could produce."),
     _own("explain", "Say in words what the spec demands, and why."),
 )
 

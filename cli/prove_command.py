@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from kvspec.cli import prove_report as report
-from kvspec.cli.errors import fail_input, one_line
+from kvspec.cli.errors import fail_input
 from kvspec.cli.options import ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import (
     Case,
@@ -25,6 +25,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
+from kvspec.model.plain import one_line
 from kvspec.model.reporting.saving import save_text
 
 if TYPE_CHECKING:

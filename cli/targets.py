@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from kvspec.cli.errors import fail_input
 from kvspec.impl.adapters import environment
 from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target, TargetError, missing_parts
+from kvspec.model.plain import printable, shortened
 
 if TYPE_CHECKING:
     from kvspec.model.remote.client import RemoteTargets
@@ -134,7 +135,8 @@ class Asked(NamedTuple):
     @property
     def last_words(self) -> list[str]:
         """What was last heard from a process that has failed."""
-        return [] if self.remote is None else self.remote.last_words
+        said = [] if self.remote is None else self.remote.last_words
+        return [shortened(printable(line.expandtabs())) for line in said]
 
 
 def check_threads(command: str | None, threads: int | None) -> None:

@@ -313,7 +313,7 @@ class Replayer:
                 return False  # it may not be made as small as that
             if found is None or (known is not None and known.fitting(found)):
                 return False
-            return _same(found, violation) and found.number == len(case.operations)
+            return _shows(case, found, violation)
 
         return fails
 
@@ -326,8 +326,9 @@ def _is_error(judge: AnyAcceptor, operation: AnyOperation) -> bool:
     return False
 
 
-def _same(one: Violation, other: Violation) -> bool:
-    return (one.family, one.rule) == (other.family, other.rule)
+def _shows(case: Case, found: Violation, wanted: Violation) -> bool:
+    """Whether what was found breaks the same rule by the last operation."""
+    return (found.family, found.rule, found.number) == (wanted.family, wanted.rule, len(case.operations))
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -580,7 +581,12 @@ class Conformance:
         """The violation with the smallest run that shows it."""
         if self._found is None:
             return None
-        case = self._found[1]
+        try:
+            return self._made_small(self._found[1])
+        except TargetError:  # what was found stays found, whatever becomes of the target
+            return self._as_found()
+
+    def _made_small(self, case: Case) -> FoundViolation | None:
         first = self.replayer.run(case, patience=_SHORT_PATIENCE).violation
         if first is None or self._known.fitting(first):
             return self._as_found()
@@ -588,7 +594,7 @@ class Conformance:
         shrinker = Shrinker(case, self.replayer.fails_like(first, self._known), self.options.shrink_seconds)
         shrinker.run()
         again = self.replayer.run(shrinker.best, describe=True, patience=self.options.patience)
-        if again.violation is None:
+        if again.violation is None or not _shows(shrinker.best, again.violation, first):
             return self._as_found()
         return self._report(again.violation, shrinker.best, again.errors, shrinker.complete, True)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
+from kvspec.model.plain import sentence
+
 
 class Family(StrEnum):
     """What kind of promise a violation breaks; one line each in a report. `PROMISES` says what each means."""
@@ -200,13 +202,13 @@ class Violation(Exception):
     """
 
     def __init__(self, family: Family, rule: str, what: str) -> None:
-        self.family, self.rule, self.what = family, rule, what
+        self.family, self.rule, self.what = family, rule, sentence(what)
         self.operation: str = ""
         self.number = 0
         self.swept = False
         self.before: list[str] = []
         self.after: list[str] = []
-        super().__init__(what)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         at = f"operation {self.number} ({self.operation}): " if self.number else ""

@@ -123,7 +123,7 @@ class RemoteTargets:
         try:
             result = msgspec.json.decode(self._result("make", answer), type=dict[str, msgspec.Raw])
             given = protocol.attributes(config.form, result)
-        except msgspec.ValidationError as error:
+        except protocol.UNREADABLE as error:
             raise self._no_answer(answer, f"has answered make with {protocol.words(error)}") from error
         return cast(Target, RemoteTarget(self, self._made, config.form, {"about": self.about, **given}))
 
@@ -157,7 +157,7 @@ class RemoteTargets:
             raise self._unusable(f"did not say hello: {error}") from error
         try:
             self._introduction = msgspec.json.decode(self._result("hello", answer), type=Introduction)
-        except msgspec.ValidationError as error:
+        except protocol.UNREADABLE as error:
             raise self._no_answer(answer, f"has answered hello with {protocol.words(error)}") from error
         if self._introduction.protocol != protocol.VERSION:
             what = f"speaks version {self._introduction.protocol} of the protocol, expected {protocol.VERSION}"
@@ -190,7 +190,7 @@ class RemoteTargets:
         """A line as the answer that it has to be."""
         try:
             answer = _decode_answer(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except protocol.UNREADABLE as error:
             raise self._no_answer(line, f"has written to its standard output what is no answer ({error})") from error
         if answer.id != number:
             found = "no request" if answer.error is None else f"no request: {answer.error.message}"
@@ -268,9 +268,9 @@ class RemoteTargets:
         """
         try:
             found = method.decode(self._result(method.name, answer))
-        except msgspec.ValidationError as error:
+            return found if method.result.read is None else method.result.read(found)
+        except protocol.UNREADABLE as error:
             raise self._no_answer(answer, f"has answered {method.name} with {protocol.words(error)}") from error
-        return found if method.result.read is None else method.result.read(found)
 
 
 class RemoteTarget(Bounded):

@@ -21,7 +21,7 @@ _TAIL: Final = 1 << 14
 """Bytes of standard error that are kept, the last ones."""
 _LONGEST_LINE: Final = 1 << 28
 _LAST_WORDS: Final = 0.5
-"""Seconds for what still comes from a process that does not read any more."""
+"""Seconds for what still comes from a process that does not read any more, or has ended."""
 _GRACE: Final = 2.0
 """Seconds for a process to end by itself, and again after it was asked to."""
 
@@ -92,12 +92,16 @@ class Child:
         unsent = memoryview(sent)
         lines: list[bytes] = []
         deadline = time.monotonic() + seconds
+        was_over = False
         while True:
             if unsent:
                 unsent = self._send(unsent)
                 if self._is_deaf:
                     deadline = min(deadline, time.monotonic() + _LAST_WORDS)
-            ready = self._wait(deadline)
+            ready = self._wait(min(deadline, time.monotonic() + _LAST_WORDS))
+            if not ready and was_over:  # what it has started may keep its output open
+                raise ChildEndedError(self._how_it_ended(), lines)
+            was_over = not ready and self._has_ended()
             if self._output in ready:
                 if not self._receive():
                     raise ChildEndedError(self._how_it_ended(), lines)

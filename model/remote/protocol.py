@@ -52,6 +52,12 @@ BAD_PARAMETERS: Final = -32602
 BAD_REQUEST: Final = -32600
 NO_JSON: Final = -32700
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+"""What is raised for a text that is no JSON, has other types, is nested too deeply, or has numbers beyond 64 bits."""
+
+
+_LONGEST_NAME: Final = 200
+
 
 class Hello(msgspec.Struct, frozen=True):
     """The first request: what kvspec speaks.
@@ -70,7 +76,7 @@ class Introduction(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         protocol: the version of the protocol.
-        name: of the manager; reports call it so.
+        name: of the manager, one line of at most 200 characters; reports call it so.
         version: of the manager.
         about: anything else worth knowing in a report.
     """
@@ -79,6 +85,10 @@ class Introduction(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     version: str = ""
     about: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _LONGEST_NAME):
+            raise ValueError(f"a name that is not one line of 1 to {_LONGEST_NAME} characters")
 
 
 class Make(msgspec.Struct, frozen=True):
@@ -242,6 +252,6 @@ def _method(name: str, function: Any) -> Method:
     )
 
 
-def words(error: msgspec.ValidationError) -> str:
+def words(error: Exception) -> str:
     """What is wrong with a message, without the sign for its top."""
     return str(error).replace(" - at `$", " at `").replace(" at ``", "")

@@ -94,7 +94,7 @@ class Server:
             request = msgspec.json.decode(line, type=Request)
         except msgspec.ValidationError as error:
             return _failed(None, protocol.BAD_REQUEST, protocol.words(error))
-        except msgspec.DecodeError as error:
+        except protocol.UNREADABLE as error:
             return _failed(None, protocol.NO_JSON, str(error))
         try:
             result = self._result(request.method, request.params)
@@ -140,7 +140,7 @@ class Server:
 def _decoded(params: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(params, type=kind)
-    except msgspec.ValidationError as error:
+    except protocol.UNREADABLE as error:
         raise _BadParametersError(protocol.words(error)) from error
 
 

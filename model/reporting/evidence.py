@@ -9,6 +9,7 @@ import msgspec
 
 import kvspec.model.operations as ops
 from kvspec.model.conformance import Capability, TargetError
+from kvspec.model.plain import one_line, sentence
 from kvspec.model.promises import Family
 
 COUNTERS: Final[Mapping[str, str]] = {
@@ -189,4 +190,4 @@ def about_of(target: Any) -> dict[str, str]:
     about = getattr(target, "about", {})
     if not isinstance(about, Mapping) or not all(isinstance(text, str) for item in about.items() for text in item):
         raise TargetError(f"has about: {about!r}, expected texts by name")
-    return dict(about)
+    return {one_line(name): sentence(text) for name, text in about.items()}

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
+
+_LONGEST: Final = 200
+"""Bytes of a name; file systems take 255, with what comes behind it."""
 
 
 def save_text(folder: Path, name: str, suffix: str, text: str) -> Path:
-    """Write a text into a new file of the folder; a file that holds just this text is as good as new."""
+    """Write a text into a new file of the folder; a file that holds just this text is as good as new.
+
+    Raises:
+        OSError: it cannot be written there; then nothing is left of it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"[^\w.-]+", "_", name)
+    stem = re.sub(r"[^\w.-]+", "_", name).encode()[-_LONGEST:].decode(errors="ignore").lstrip(".")
     number = 1
     while True:
         path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}.{number}{suffix}")
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+            file = path.open("x", encoding="utf-8")
         except FileExistsError:
             if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
                 return path
             number += 1
-        else:
-            return path
+            continue
+        try:
+            with file:
+                file.write(text)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path

@@ -9,6 +9,7 @@ from typing import Final
 
 from kvspec.model import operations as ops
 from kvspec.model.conformance import Context, EngineConfig, PoolConfig
+from kvspec.model.plain import printable
 from kvspec.model.scenario import language as la
 
 _BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
@@ -47,7 +48,7 @@ def format_whole(scenario: la.Scenario) -> str:
 
 def comment_lines(comment: str) -> list[str]:
     """A comment as lines of a file."""
-    return [f"# {line}".rstrip() for line in comment.splitlines()]
+    return [f"# {printable(line)}".rstrip() for line in comment.splitlines()]
 
 
 def pool_line(config: PoolConfig) -> str:

@@ -86,6 +86,55 @@ def test_what_a_process_said_last_is_shown(folder: Path, capsys: pytest.CaptureF
     assert len(pids(folder)) > 2 and all_ended(folder)
 
 
+def test_what_a_process_says_moves_no_cursor_and_its_scenario_reads_back(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = r"print('\x1b[2J\0', file=sys.stderr); raise ValueError('a\0\x1b[2J\nb\u2028c\x85' + 9000 * 'd')"
+    command = mistaken(folder, line)
+    assert run(["conform", "--exec", command, "--json", "o.json", "--junit", "o.xml"]) == Exit.VIOLATED
+    out = capsys.readouterr().out
+    assert "the target failed: ValueError: a\\x00\\x1b[2J b c ddd" in out
+    assert all(line.isprintable() and len(line) < 2500 for line in out.splitlines())
+    (saved,) = Path("conform-failures").iterdir()
+    assert run(["conform", "--exec", command, "--replay", str(saved)]) == Exit.VIOLATED
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    "again",
+    ["method == 'make'", "method == 'hello'", "method == 'start' and params['seq'] != 'never'"],
+    ids=["not made", "not started", "ends elsewhere"],
+)
+def test_a_violation_stays_found_whatever_becomes_of_the_process(
+    folder: Path, again: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends once in an operation; from then on it fails in another way."""
+    plant = f"""
+    if os.path.exists("failed") and {again}:
+        os._exit(5)
+    if method == "drain_events":
+        open("failed", "w")
+        os._exit(4)
+    """
+    command = shlex.join(planted(folder, plant))
+    arguments = ["conform", "--exec", command, "--form", "managers", "--json", "o.json"]
+    assert run(arguments) == Exit.VIOLATED
+    caught = capsys.readouterr()
+    assert "VIOLATED misuse/crash by operation " in caught.out and caught.err == ""
+    assert json.loads(Path("o.json").read_text())["report"]["violation"]["family"] == "misuse"
+    assert all_ended(folder)
+
+
+def test_a_violation_that_cannot_be_saved_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 300
+    arguments = ["conform", "--exec", f"{DRIVER} --fault leak", "--save", f"y/{long}", "--json", "o.json"]
+    assert run(arguments) == Exit.VIOLATED
+    caught = capsys.readouterr()
+    assert f"\n  not saved: y/{long}: File name too long\n" in caught.out and "run it again" not in caught.out
+    assert caught.out.rstrip().splitlines()[-1].startswith("violated: holders/ref_count")
+    assert json.loads(Path("o.json").read_text())["saved"] is None
+
+
 def test_a_call_that_takes_too_long_is_a_violation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = mistaken(folder, "time.sleep(600)")
     assert run(["conform", "--exec", command, "--call-seconds", "2"]) == Exit.VIOLATED

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvspec.cli.errors import InputError, one_line, place
+from kvspec.cli.errors import InputError, place
 from kvspec.cli.exploring import told
 from kvspec.cli.output import (
     SCHEMA,
@@ -39,6 +39,7 @@ from kvspec.cli.output import (
     worst,
 )
 from kvspec.cli.prove_report import show_chapter
+from kvspec.model.plain import one_line
 from kvspec.spec import CHAPTERS
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

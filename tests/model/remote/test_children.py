@@ -127,6 +127,7 @@ DIES = [
     ("os.kill(os.getpid(), signal.SIGSEGV)", "its process was ended by SIGSEGV"),
     ('say(\'{"jsonrpc":\'); os._exit(0)', "exit code 0, in the middle of the line '{\"jsonrpc\":'"),
     ("os.close(1); time.sleep(60)", "its process has closed its standard output"),
+    ("subprocess.Popen(['sleep', '60']); os._exit(7)", "its process has ended with exit code 7"),
     ("print('assertion failed: refs > 0', file=sys.stderr); os.abort()",
      "SIGABRT; the last line on its standard error: assertion failed: refs > 0"),
     ("os.write(2, b'x' * 200_000); sys.exit(1)", "its process has ended with exit code 1; the last line"),
@@ -220,6 +221,26 @@ def test_what_is_no_answer_ends_the_run(folder: Path, plant: str, words: str, mo
         assert expected is RemoteError or "expected an answer (docs/protocol.md)" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("method", "result", "words"),
+    [
+        ("read", "[2**63]", "has answered read with .*too large"),
+        ("read", "[-2**64]", "has answered read with "),
+        ("free_count", "'1e400'", "has answered free_count with "),
+        ("free_ids", "'[' * 1500 + ']' * 1500", "is no answer"),
+    ],
+)
+def test_results_that_no_such_method_has_end_the_run(folder: Path, method: str, result: str, words: str) -> None:
+    """Numbers that are too large, and lists that are nested too deeply, are no fault of the manager's."""
+    text = result if result.startswith("'") else f"str({result})"
+    line = f"""'{{"jsonrpc":"2.0","id":%d,"result":%s}}\\n' % (request["id"], {text})"""
+    with targets(folder, f"if method == {method!r}: say({line}); continue") as made:
+        target: Any = made(CONFIG)
+        arguments = {"read": ("a", 0, 1), "block_table": ("a",)}.get(method, ())
+        with pytest.raises(UnusableError, match=words):
+            getattr(target, method)(*arguments)
+
+
 def test_what_is_printed_among_answers_is_shown(folder: Path) -> None:
     """Whether before an answer, or behind it, where it is seen with the next one."""
     for plant in ("say('allocating\\n')", "answer(True); say('allocating\\n'); continue"):
@@ -238,6 +259,13 @@ def test_what_is_printed_among_answers_is_shown(folder: Path) -> None:
         ("say('loading...\\n')", "is no answer (JSON is malformed: invalid character (byte 0)): 'loading...'"),
         ("RESULTS['hello']['protocol'] = 2", "speaks version 2 of the protocol, expected 1"),
         ("RESULTS['hello'] = {}", "has answered hello with Object missing required field `protocol`"),
+        (
+            "RESULTS['hello']['name'] = ' '",
+            "a name that is not one line of 1 to 200 characters",
+        ),
+        ("RESULTS['hello']['name'] = 'a\\nb'", "has answered hello with a name that is not one line of"),
+        ("RESULTS['hello']['name'] = 'a\\x1b[2J'", "has answered hello with a name that is not one line of"),
+        ("RESULTS['hello']['name'] = 'a' * 201", "has answered hello with a name that is not one line of"),
         (ERROR.replace("allocate", "hello") % '{"code": -32601, "message": ""}', "answers hello with error -32601"),
     ],
 )

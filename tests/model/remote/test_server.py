@@ -238,7 +238,14 @@ def test_a_failure_says_what_and_where(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "code"), [(b"{", protocol.NO_JSON), (b"7", protocol.BAD_REQUEST), (b'{"id":1}', protocol.BAD_REQUEST)]
+    ("line", "code"),
+    [
+        (b"{", protocol.NO_JSON),
+        (b"\xff", protocol.NO_JSON),
+        (b"7", protocol.BAD_REQUEST),
+        (b'{"id":1}', protocol.BAD_REQUEST),
+        (b'{"jsonrpc":"2.0","id":1,"method":"hello","params":' + b"[" * 2000 + b"]" * 2000 + b"}", protocol.NO_JSON),
+    ],
 )
 def test_what_is_no_request_has_no_number(server: Server, line: bytes, code: int) -> None:
     found = json.loads(server.answer(line))
