@@ -82,7 +82,7 @@ def trace(
     junit: JunitOption = None,
     force: ForceOption = False,
 ) -> Exit:
-    """Find the first event of a log that no correct manager could have produced."""
+    """Find the first event of a log that no correct manager makes."""
     if schema is not None:
         return _print_schema(schema)
     if not files:
