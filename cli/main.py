@@ -54,7 +54,7 @@ COMMANDS: Final = (
     _own("interleave", "Run threads that call a manager in every order that differs."),
     _own("run", "Run a scenario file."),
     _own("replay", "Replay a request trace on a manager, every invariant watched."),
-    _own("trace", "Find the first event of a log that no manager could produce."),
+    _own("trace", "Find the first event of a log that no correct manager makes."),
     _own("explain", "Say in words what the spec demands, and why."),
 )
 
