@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from peers.cheap import is_found, process, scripts, shows
-from peers.planted import faults_of, known_of
+from peers.cheap import process, scripts, shows
+from peers.planted import MOST_LINES, faults_of, find, known_of
 
 from kvspec.model import forms
 from kvspec.model.conform import ConformOptions, ConformReport, conform
@@ -77,8 +77,8 @@ def test_kept_look_ups_are_misuse_that_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("fault", faults_of(TARGET))
-def test_a_planted_fault_is_found(fault: str) -> None:
-    is_found(TARGET, fault)
+def test_a_planted_fault_is_found(vllm: RemoteTargets, fault: str) -> None:
+    assert find(TARGET, fault, vllm).lines <= MOST_LINES
 
 
 @pytest.mark.parametrize("script", scripts(TARGET), ids=lambda path: path.stem)
