@@ -90,7 +90,10 @@ def _is_known(target: str, violation: Violation) -> bool:
 
 
 def _options(target: str, operations: int | None, seconds: float | None) -> ConformOptions:
-    return ConformOptions(form=Form.ENGINES, operations=operations, seconds=seconds, known=known_of(target))
+    # a machine that is busy with something else takes long to make a run small
+    return ConformOptions(
+        form=Form.ENGINES, operations=operations, seconds=seconds, known=known_of(target), shrink_seconds=600
+    )
 
 
 def _case(found: FoundViolation) -> Case:
