@@ -13,6 +13,7 @@ from kvspec.model.operations import AnyOperation
 
 _LAST_STEPS: Final = 400
 """So many steps are enough for what is left at the end of an episode; whoever is there then is ended."""
+_CROWDED: Final = 0.3
 _COMES: Final = 0.22
 _GOES: Final = 0.03
 _EVICTS: Final = 0.04
@@ -48,12 +49,15 @@ class EngineGenerator:
     ) -> None:
         self.source, self.pool, self.layout = source, pool, pool.layout
         longest = self.layout.longest_request
-        self._longest = max(2, longest if source.chance(0.5) else longest * source.choice((1, 2, 3)) // 4)
-        self._alphabet = range(source.choice((1, 2, 2, 3)))
+        # Many short prompts with long outputs grow until one has to give way.
+        self._crowded = source.chance(_CROWDED)
+        whole = self._crowded or source.chance(0.5)
+        self._longest = max(2, longest if whole else longest * source.choice((1, 2, 3)) // 4)
+        self._alphabet = range(source.choice((3, 9) if self._crowded else (1, 2, 2, 3)))
         contexts = source.choice(LOOKALIKES) if source.chance(0.3) else (source.choice(CONTEXTS),)
         self._contexts = contexts if self.layout.contexts else (Context(),)
         self._stems = [self._tokens(self._longest) for _ in range(source.integer(1, 3))]
-        self._most = source.choice((1, 2, 3, 4, 6, 8))
+        self._most = source.choice((3, 4, 6, 8) if self._crowded else (1, 2, 3, 4, 6, 8))
         self._talkative = source.choice((0.1, 0.3, 0.6))
         self._steps = source.choice((1, 1, 2, 4))
         self._number = 0
@@ -82,9 +86,10 @@ class EngineGenerator:
         source = self.source
         stem = source.choice(self._history[-4:] or self._stems) if source.chance(0.5) else source.choice(self._stems)
         prompt = (*stem[: source.integer(0, len(stem))], *self._tokens(source.choice((0, 0, 1, 2))))
-        prompt = prompt[: self._longest - 1] or self._tokens(1)
+        prompt = prompt[: self._longest // 4 if self._crowded else self._longest - 1] or self._tokens(1)
         room = self._longest - len(prompt)
         count = source.integer(1, room) if source.chance(self._talkative) else min(room, source.integer(1, 3))
+        count = source.integer(1 + room // 2, room) if self._crowded else count
         output = self._tokens(count)
         self._history.append(prompt + output)
         self._number += 1
