@@ -153,6 +153,15 @@ def removals_told_once(self: Engine) -> Seen:
     return seen._replace(events=[e for e in seen.events or () if e.kind != "removed" or e is removed[0]])
 
 
+def removals_told_of_keys(self: Engine) -> Seen:
+    """When one block of a key loses it, the key is told to be gone, for all who have it."""
+    seen = look_telling(self)
+    left = Counter(seen.keys[0].values())
+    return seen._replace(
+        events=[e for e in seen.events or () for _ in range(1 + (left[e.key] if e.kind == "removed" else 0))]
+    )
+
+
 def stored_told_again(self: Engine) -> Seen:
     """A key of a second block is told of as the first was, and once more."""
     seen = look_telling(self)
@@ -263,6 +272,15 @@ def publish_all_room(self: Manager, request: Request, start: int, stop: int) -> 
         if is_new and (at + 1) * size <= len(request.tokens):
             self.key_of[block] = self.key(request, group, (at + 1) * size)
     Manager.publish(self, request, start, stop)
+
+
+def publish_drops_copies(self: Manager, request: Request, start: int, stop: int) -> None:
+    """A block that will have the content of another one is given back, and stays in the table."""
+    known = set(self.key_of.values())
+    Manager.publish(self, request, start, stop)
+    for block in request.tables[0]:
+        if block in self.coming and self.refs[block] and self.key_of[block] in known:
+            self.drop(block)
 
 
 def reset_keeps_keys(self: Manager) -> None:

@@ -52,12 +52,21 @@ def _engine(what: str, rule: str, name: str = "", **methods: Any) -> Fault:
 
 
 FAULTS: Final = (
+    # -- one for each scenario of the field (tests/corpus/engines)
+    _engine("who is preempted does not write what it has published", UNWRITTEN, "B21", _plan=f.preempt_first),
+    _manager("a state is hit before it is written", "map_truth/match", "B22", is_ready=f.is_always_ready),
+    _manager("a copy goes, and stays in the table", "holders/ref_count", "B30", publish=f.publish_drops_copies),
+    _manager("a refused request holds what it hit", "holders/ref_count", "B33", allocate=f.touch_before_check),
+    _manager("a window is a token too short", "window/kept", "B38", places=f.places_short),
+    _engine("the state of the block before is gone on from", "state_position/source", "B43", _run=f.state_from_before),
+    _engine("steps end inside blocks", UNWRITTEN, "B46", _stop=f.stop_anywhere),
+    _engine("a hit begins with an empty state", "state_position/source", "B47", _run=f.state_from_nothing),
+    _engine("a key is told to be gone that another block has", "map_truth/events", "B65", look=f.removals_told_of_keys),
     # -- reference counts, and the list of free blocks
     _engine("a preempted request keeps a block", "holders/ref_count", _preempt=f.preempt_leaks),
     _engine("an aborted request keeps a block", "holders/ref_count", abort=f.abort_leaks),
     _engine("who is aborted while it runs keeps all", "holders/gave_back", abort=f.abort_waiting_only),
     _engine("who is done keeps all", "holders/gave_back", _end=f.end_keeps_blocks),
-    _manager("a refused request holds what it hit", "holders/ref_count", allocate=f.touch_before_check),
     _manager("a refused request has what it hit", ATOMIC, allocate=f.mount_before_check),
     _manager("a refused request has what was left", ATOMIC, allocate=f.take_before_check),
     _manager("who goes counts twice where others stay", "holders/ref_count", drop=f.drop_twice),
@@ -89,7 +98,6 @@ FAULTS: Final = (
     _manager("a block is published that is not full", UNWRITTEN, publish=f.publish_begun),
     _manager("a state is published that is inside a block", "exclusive_writer/write", publish=f.publish_all_room),
     _manager("a block is published that nobody has", "publish_after_write/stored_by_owner", evict=f.evict_moves),
-    _engine("who is preempted does not write what it has published", UNWRITTEN, _plan=f.preempt_first),
     _engine("of two removals of keys one is told", "map_truth/events", look=f.removals_told_once),
     _engine("a second block of a key is told twice", "map_truth/events", look=f.stored_told_again),
     _manager("a reset does nothing", "map_truth/reset_forgets", reset=f.reset_keeps_keys),
@@ -109,25 +117,20 @@ FAULTS: Final = (
         "only the last block is asked for a hit", "map_truth/hit_content",
         _is_there=f.is_there_at_the_end, found=f.found_or_any,
     ),
-    _manager("a state is hit before it is written", "map_truth/match", is_ready=f.is_always_ready),
     _engine("a copy is forgotten", "content/content", _copy=f.copy_nothing),
     Fault(
         "allocate_unpinned", "what is still to be copied can be handed out", "content/content",
         {"allocate": f.allocate_unpinned, "end_copies": f.end_copies_unpinned}, {"look": f.look_unpinned},
     ),
     # -- windows
-    _manager("a window is a token too short", "window/kept", places=f.places_short),
     _manager("of a window only the last block counts", "window/kept", places=f.places_by_last_block),
     _manager("a window slides by what will be computed", "window/kept", slide=f.slide_ahead),
     _manager("what has left the window stays in the table", "holders/ref_count", slide=f.slide_keeps_places),
     _manager("full attention slides", "window/kept", slide=f.slide_full_attention),
     # -- states
-    _engine("the state of the block before is gone on from", "state_position/source", _run=f.state_from_before),
     _engine("a state is not copied to where it is gone on from", "state_position/source", _run=f.state_from_target),
-    _engine("a hit begins with an empty state", "state_position/source", _run=f.state_from_nothing),
     _engine("a state is written over that others need", "exclusive_writer/write", _run=f.state_to_source),
     _engine("where a state is, is not told", "misuse/records", _run=f.state_not_told),
-    _engine("steps end inside blocks", UNWRITTEN, _stop=f.stop_anywhere),
     # -- the engine
     _manager("a block is kept back", "progress/refused_for_cause", allocate=f.allocate_reserves),
     _engine("two who wait let each other go first", "progress/goes_on", _plan=f.plan_nothing),
