@@ -251,7 +251,7 @@ class SglangEngine:
 
     def _has_place(self, req: Req, adder: PrefillAdder) -> bool:
         """A row for it; somebody of less priority may have to give one."""
-        if len(self._running.reqs) + len(adder.can_run_list) < self._config.max_running:
+        if self._cache.rows.available_size() > sum(not other.kv.holds_kv for other in adder.can_run_list):
             return True
         if not self._config.priority:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from kvspec.impl.adapters.imports import prepare_sglang
 
+os.environ.setdefault("SGLANG_SWA_EVICTION_INTERVAL", "1")  # windows go on with each token, not each 128
 prepare_sglang()
 
 from sglang.srt import runtime_context  # noqa: E402

@@ -106,18 +106,6 @@ def window_page_not_freed() -> None:
     _around(SWATokenToKVPoolAllocator, "free_swa_segment", free)
 
 
-def window_moved_without_its_map() -> None:
-    """The tree takes window pages of a request for a node, and the slots of the node still have none."""
-
-    def moved(old: Any, self: Any, kept_full: Any, incoming_full: Any) -> Any:
-        allocator = self.cache.token_to_kv_pool_allocator
-        found = old(self, kept_full, incoming_full)
-        allocator.clear_full_to_swa_mapping(kept_full)
-        return found
-
-    _around(SWAComponent, "_set_swa", moved)
-
-
 # -- shared: states -----------------------------------------------------------------------------------------------
 
 
@@ -217,12 +205,6 @@ def state_kept_by_both_halves() -> None:
         new_parent.component_data[self.component_type].value = child.component_data[self.component_type].value
 
     _around(MambaComponent, "redistribute_on_node_split", divide)
-
-
-def state_not_locked() -> None:
-    """The state of a hit is not locked while it is still to be copied."""
-    _around(MambaComponent, "acquire_component_lock", lambda old, self, node, result, lock_host=False: result)
-    _around(MambaComponent, "release_component_lock", lambda old, self, *given, **named: None)
 
 
 def state_hit_ignored() -> None:
