@@ -36,6 +36,14 @@ NAME: Final = "vllm"
 PACKAGE: Final = "vllm"
 VERSION: Final = "0.33.0"
 
+VARIANTS: Final = (
+    "full", "sliding", "full+sliding", "mamba", "full+mamba",
+    "full+sliding2", "full+sliding/sparse", "full+mamba/sparse",
+)  # fmt: skip
+"""Groups of layers. Blocks of the windows are larger with ``sliding2``. With ``sparse`` only such blocks of windows and
+states are published as the same prompt would need (`prefix_cache_retention_interval`). Not driven is what puts
+several keys on one block: full attention whose blocks are larger than what is hashed, and hits inside a block."""
+
 logging.getLogger("vllm").setLevel(logging.ERROR)  # that a cache cannot be reset is no news here
 init_none_hash(sha256)
 
@@ -68,11 +76,7 @@ class Engine:
 
     capabilities = frozenset({Capability.ENGINE, Capability.REF_COUNTS, Capability.FREE_COUNT, Capability.CACHED_KEYS})
     hit_limit: Literal["all_but_one"] = "all_but_one"
-    abilities = Abilities(
-        ("full", "sliding", "full+sliding", "mamba", "full+mamba"),
-        ("priority", "chunked", "overlapped"),
-        fewest_blocks=6,
-    )
+    abilities = Abilities(VARIANTS, ("priority", "chunked", "overlapped"), fewest_blocks=6)
 
     def __init__(self, config: PoolConfig) -> None:
         self._setup = setup = Setup(config)
@@ -99,15 +103,18 @@ class Engine:
     def submit(
         self, seq: str, tokens: Sequence[int], output: Sequence[int], context: Context, priority: int
     ) -> list[AnyRecord]:
+        """With overlapped steps a request ends by its last token, if that can be told from the others: the scheduler
+        does not know of it when it plans the step behind it. Otherwise it ends by its length."""
         if seq in self._submitted:
             raise MisuseError(f"{seq} was used before")
         self._submitted[seq] = len(self._submitted)
         self._worker.scripts[seq] = (*tokens, *output)
+        stops = self._setup.engine.overlapped and output[-1] not in output[:-1]
         self.scheduler.add_request(
             Request(
                 seq,
                 list(tokens),
-                SamplingParams(max_tokens=len(output), ignore_eos=True),
+                SamplingParams(max_tokens=len(output) + stops, stop_token_ids=[output[-1]] if stops else None),
                 None,
                 arrival_time=float(self._submitted[seq]),
                 lora_request=_lora(context),
@@ -147,7 +154,8 @@ class Engine:
         return self.manager.recorder.taken()
 
     def reset(self) -> list[AnyRecord]:
-        self.scheduler.reset_prefix_cache()
+        # with overlapped steps as for new weights: who runs gives way, and what is in flight counts for nothing
+        self.scheduler.reset_prefix_cache(reset_running_requests=self._setup.engine.overlapped)
         return self.manager.recorder.taken()
 
     def close(self) -> None:
@@ -179,11 +187,16 @@ class _Worker:
             self._check_table(seq)
             stop = requests[seq].num_computed_tokens
             runs.append(Run(seq, stop - count, stop, self._moves(seq, stop - count, stop)))
-            sampled.append([] if requests[seq].is_prefill_chunk else [self.scripts[seq][stop]])
+            sampled.append([] if requests[seq].is_prefill_chunk else [self._token(seq, stop)])
         if runs:
             self._manager.recorder.add(Forward(runs))
         names = [run.seq for run in runs]
         return ModelRunnerOutput(names, {seq: row for row, seq in enumerate(names)}, sampled)
+
+    def _token(self, seq: str, position: int) -> int:
+        """What is sampled for a position; behind the end, before it is known to be one, anything."""
+        script = self.scripts[seq]
+        return script[position] if position < len(script) else 0
 
     def _take_over(self, planned: SchedulerOutput) -> None:
         """New blocks are put behind those that the worker has; it is never told of released ones."""

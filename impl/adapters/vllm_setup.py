@@ -39,7 +39,9 @@ class Setup:
         self.caching = config.enable_prefix_cache
         self._num_blocks = config.num_blocks
         self._block_size = config.block_size
-        self._kinds = (self.engine.variant or "full").split("+")  # a sample has no variant
+        groups, _, kept = (self.engine.variant or "full").partition("/")  # a sample has no variant
+        self._kinds = groups.split("+")
+        self._retention = 0 if kept == "sparse" else None
         # `MambaSpec` in mode "align" ends chunks where states are kept, whatever is asked for
         self._chunked = self.engine.chunked or "mamba" in self._kinds
         # of a window of one token nothing has to be found, and vLLM still looks for a block
@@ -54,20 +56,25 @@ class Setup:
     def kv_cache_config(self) -> KVCacheConfig:
         """The groups; all of them have blocks of one pool."""
         groups = [KVCacheGroupSpec([f"layer.{n}"], self._spec(kind)) for n, kind in enumerate(self._kinds)]
-        return KVCacheConfig(self._num_blocks, [], groups)
+        return KVCacheConfig(self._num_blocks, [], groups, prefix_cache_retention_interval=self._retention)
 
     def _spec(self, kind: str) -> KVCacheSpec:
+        size = self._size(kind)
         heads: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-        if kind == "full":
-            return FullAttentionSpec(block_size=self._block_size, **heads)
-        if kind == "sliding":
-            return SlidingWindowSpec(block_size=self._block_size, sliding_window=self._window, **heads)
+        if kind.startswith("full"):
+            return FullAttentionSpec(block_size=size, **heads)
+        if kind.startswith("sliding"):
+            return SlidingWindowSpec(block_size=size, sliding_window=self._window, **heads)
         return MambaSpec(
-            block_size=self._block_size if self.caching else self._max_model_len,
+            block_size=size if self.caching else self.longest,
             shapes=((1,),),
             dtypes=(torch.float32,),
             mamba_cache_mode="align" if self.caching else "none",
         )
+
+    def _size(self, kind: str) -> int:
+        """Tokens of a block of a group; a number behind its name says how many times as many it has."""
+        return self._block_size * int(kind.lstrip("abcdefghijklmnopqrstuvwxyz") or 1)
 
     def layout(self) -> Layout:
         """As the judge sees it; block 0 is the null block."""
@@ -80,9 +87,10 @@ class Setup:
         )
 
     def _group(self, kind: str) -> Group:
+        size = self._size(kind)
         if kind == "mamba":
-            return Group(0, "state", self._block_size, reuse=self.caching, aligned=self.caching)
-        return Group(0, "attention", self._block_size, self._window if kind == "sliding" else None, self.caching)
+            return Group(0, "state", size, reuse=self.caching, aligned=self.caching)
+        return Group(0, "attention", size, self._window if kind.startswith("sliding") else None, self.caching)
 
     def _longest(self) -> int:
         """Tokens of a request that can be served alone. The last one is not computed, unless it is in flight."""
@@ -94,16 +102,13 @@ class Setup:
 
     def _need(self, kind: str, num_tokens: int) -> int:
         """Blocks of a request of so many tokens (`SlidingWindowSpec.max_admission_blocks_per_request`)."""
-        blocks = -(-num_tokens // self._block_size)
-        if kind == "sliding":
-            return min(blocks, -(-(self._window - 1 + self._in_flight) // self._block_size) + 1)
-        return blocks if kind == "full" else min(blocks, _STATES_AT_ONCE)
+        size = self._size(kind)
+        blocks = -(-num_tokens // size)
+        if kind.startswith("sliding"):
+            return min(blocks, -(-(self._window - 1 + self._in_flight) // size) + 1)
+        return blocks if kind.startswith("full") else min(blocks, _STATES_AT_ONCE)
 
     # -- what a configuration would say --------------------------------------------------------------------------
-
-    @property
-    def _max_model_len(self) -> int:
-        return self.longest
 
     @property
     def _batches(self) -> int:
@@ -127,7 +132,7 @@ class Setup:
                 enable_mamba_shared_prefix_checkpoint=False,
             ),
             model_config=SimpleNamespace(
-                max_model_len=self._max_model_len,
+                max_model_len=self.longest,
                 uses_mrope=False,
                 is_encoder_decoder=False,
                 is_diffusion=False,

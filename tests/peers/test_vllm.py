@@ -21,7 +21,10 @@ from kvspec.model.remote.client import RemoteTargets
 TARGET = "vllm"
 pytestmark = pytest.mark.peer(TARGET)
 
-VARIANTS = ("full", "sliding", "full+sliding", "mamba", "full+mamba")
+VARIANTS = (
+    "full", "sliding", "full+sliding", "mamba", "full+mamba",
+    "full+sliding2", "full+sliding/sparse", "full+mamba/sparse",
+)  # fmt: skip
 WAYS = ((), ("priority",), ("chunked",), ("overlapped",), ("priority", "chunked", "overlapped"))
 
 
@@ -32,21 +35,20 @@ def vllm() -> Iterator[RemoteTargets]:
         yield made
 
 
-def always(variant: str, ways: tuple[str, ...]) -> Callable[..., PoolConfig]:
-    """Stands for `engine_config`: engines of one variant that schedule in one way."""
+def always(ways: tuple[str, ...]) -> Callable[..., PoolConfig]:
+    """Stands for `engine_config`: engines that schedule in one way."""
 
     def drawn(source: Source, abilities: Abilities) -> PoolConfig:
         config = engine_config(source, abilities)
         assert config.engine is not None
         chosen = {way: way in ways for way in abilities.ways}
-        engine = msgspec.structs.replace(config.engine, variant=variant, **chosen)
-        return msgspec.structs.replace(config, engine=engine)
+        return msgspec.structs.replace(config, engine=msgspec.structs.replace(config.engine, **chosen))
 
     return drawn
 
 
-def run(targets: RemoteTargets, operations: int) -> ConformReport:
-    options = ConformOptions(operations=operations, form=Form.ENGINES, known=known_of(TARGET))
+def run(targets: RemoteTargets, operations: int, variant: str | None = None) -> ConformReport:
+    options = ConformOptions(operations=operations, variant=variant, form=Form.ENGINES, known=known_of(TARGET))
     return conform(targets, options, name=TARGET)
 
 
@@ -55,8 +57,8 @@ def run(targets: RemoteTargets, operations: int) -> ConformReport:
 def test_each_variant_conforms_in_each_way(
     vllm: RemoteTargets, monkeypatch: pytest.MonkeyPatch, variant: str, ways: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(forms, "engine_config", always(variant, ways))
-    report = run(vllm, 2000)
+    monkeypatch.setattr(forms, "engine_config", always(ways))
+    report = run(vllm, 2000, variant)
     assert report.violation is None, str(report.violation)
     assert min(report.counts[what] for what in ("hits", "evictions", "refusals", "drains")) > 0
     if "sliding" in variant and "chunked" in ways:
