@@ -108,7 +108,9 @@ class EngineAcceptor(Judging[Any]):
         """Drop every key; whether that was done."""
 
         def explain(records: list[AnyRecord]) -> None:
+            evicted = self.counts["evictions"]
             self._all(records)
+            self.counts["evictions"] = evicted  # what a reset drops is not evicted
             if self.pool.layout.resets:
                 self._reset_refused() if _is_refused(records) else self._reset()
 
@@ -430,6 +432,7 @@ class EngineAcceptor(Judging[Any]):
         self.counts["copies"] += 1
 
     def _forward(self, forward: Forward) -> None:
+        self._sense.forward(forward)
         runs = [run for run in forward.batch if self._in_turn(run)]
         for run in runs:
             self._states(run)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvspec.model.conformance import Capability, TargetError, told
 from kvspec.model.engines.pool import EngineRequest
-from kvspec.model.engines.protocol import Call, Copy, EngineTarget, Known, Layout, Run
+from kvspec.model.engines.protocol import Call, Copy, EngineTarget, Forward, Known, Layout, Run
 from kvspec.model.promises import Family, Violation
 
 
@@ -62,6 +62,13 @@ class Sense:
     def copy(self, copy: Copy) -> None:
         """A copy is inside a store."""
         self._store(copy.store, "a copy")
+
+    def forward(self, forward: Forward) -> None:
+        """A forward pass has one part of each request."""
+        names = [run.seq for run in forward.batch]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _senseless(f"a forward pass has {names.count(twice)} parts of {twice}", "one")
 
     def run(self, run: Run) -> None:
         """A part of a forward pass moves each of its states."""

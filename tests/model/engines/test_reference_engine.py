@@ -138,6 +138,15 @@ def test_a_reset_says_whether_it_was_done() -> None:
     assert result.passed, result.last
 
 
+def test_what_a_reset_drops_is_not_evicted() -> None:
+    judge = judge_of(ModelEngineTarget(USUAL), USUAL)
+    for operation in (ops.Submit("a", (1, 2, 3, 4), (5,)), ops.Step(3), ops.Evict(1)):
+        judge.do(operation)
+    assert judge.counts["published"] == 2 and judge.counts["evictions"] == 1
+    judge.do(ops.Reset())
+    assert judge.counts["evictions"] == 1
+
+
 def test_who_lacks_the_capability_is_no_engine() -> None:
     twin = type("Twin", (ModelEngineTarget,), {"capabilities": frozenset({Capability.FREE_COUNT})})
     with pytest.raises(Exception, match="lacks"):

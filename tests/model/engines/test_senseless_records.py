@@ -142,6 +142,9 @@ SENSELESS: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
     "a run from before": (with_run(start=1), "units/computed_in_turn"),
     "a run of tokens that nobody knows": (with_run(stop=6), "units/computed_in_turn"),
     "a run of more tokens than there are": (with_run(stop=60), "units/computed_in_turn"),
+    "two runs of one request": (lambda records: [
+        Forward([*r.batch, r.batch[0]]) if isinstance(r, Forward) else r for r in records
+    ], "misuse/records"),
     "a run without moves": (with_run(moves=[]), "misuse/records"),
     "a move in a group of attention": (with_run(moves=[Move(0, 1, 1)]), "misuse/records"),
     "a move twice": (with_run(moves=[Move(1, 1, 1), Move(1, 1, 1)]), "misuse/records"),
