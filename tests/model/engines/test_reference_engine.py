@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from pathlib import Path
 
@@ -265,3 +266,15 @@ def test_a_variant_that_there_is_not_is_said() -> None:
             ConformOptions(**{name: 0})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="variant: full, expected none where only pools are driven"):
         ConformOptions(form=Form.POOLS, variant="full")
+
+
+def test_the_report_says_how_much_each_variant_was_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "report.json"
+    command = ["conform", "model", "--form", "engines", "--operations", "1500", "--json", str(saved)]
+    assert run(command) == 0
+    report = json.loads(saved.read_bytes())["report"]
+    assert tuple(report["variants"]) == VARIANTS and sum(report["variants"].values()) == report["operations"]
+    told = ", ".join(f"{name} {count:,}" for name, count in report["variants"].items())
+    assert f"  operations of each variant: {told}\n" in capsys.readouterr().out
+    assert run(["conform", "model", "--form", "managers", "--operations", "300"]) == 0
+    assert "of each variant" not in capsys.readouterr().out
