@@ -69,6 +69,7 @@ class Child:
         self._poll.register(self._output, select.POLLIN)
         self._poll.register(self._errors, select.POLLIN)
         self._received, self._said = bytearray(), bytearray()
+        self._searched = 0  # so many of the bytes received are in no whole line
         self._is_deaf = False
 
     @property
@@ -158,9 +159,10 @@ class Child:
         """Lines that have come, at most so many."""
         lines: list[bytes] = []
         start = 0
-        while len(lines) < most and (end := self._received.find(b"\n", start)) >= 0:
+        while len(lines) < most and (end := self._received.find(b"\n", max(start, self._searched))) >= 0:
             lines.append(bytes(self._received[start:end]))
             start = end + 1
+        self._searched = len(self._received) - start if len(lines) < most else 0
         del self._received[:start]
         return lines
 

@@ -171,7 +171,7 @@ def read_known(path: Path) -> KnownFindings:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise KnownError(file, error.strerror or str(error), "a file of known findings") from error
-    except ValueError as error:  # no UTF-8, or no TOML
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or nested too deeply
         raise KnownError(file, str(error), "TOML") from error
     if (version := raw.get("version")) != VERSION:
         raise KnownError(file, f"version: {version!r}", f"version = {VERSION}")
@@ -213,11 +213,12 @@ def _check(where: str, finding: Finding, folder: Path) -> None:
         raise KnownError(where, "nothing in says", "a sentence")
     try:
         scenario = read_scenario(folder / finding.scenario)
-    except OSError as error:
-        raise KnownError(where, f"scenario {finding.scenario}: {error.strerror or error}", "a file") from error
     except ScenarioError as error:
         at = ":".join(str(part) for part in (finding.scenario, error.line, error.column) if part)
         raise KnownError(where, f"scenario {at}: {error.what}", error.expected) from error
+    except (OSError, ValueError) as error:  # a name with a null character is no name
+        what = getattr(error, "strerror", None) or error
+        raise KnownError(where, f"scenario {finding.scenario}: {what}", "a file") from error
     if scenario.chapter is not None:
         raise KnownError(where, f"scenario {finding.scenario} runs on the spec", "a scenario of operations")
 
