@@ -87,6 +87,9 @@ def trace(
         return _print_schema(schema)
     if not files:
         fail_input("no log", where="LOG", expected="one file or more")
+    for file in files:
+        if file.exists() and not file.is_file():
+            fail_input(f"'{file}' is no regular file", where="LOG", expected="a file, packed or not")
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
     result, cases = JsonFile(json, force=force), JunitFile(junit, force=force)
@@ -159,7 +162,7 @@ def _is_stream(path: Path) -> bool:
     for _, line, _ in lines(path):
         try:
             first = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         return isinstance(first, list) or (
             isinstance(first, dict) and bool(first.keys() & {"events", "batch", "hex", "base64"})

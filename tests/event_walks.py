@@ -16,18 +16,38 @@ from kvspec.model.tracing.trace import machine, plain
 from kvspec.spec.language.terms import AnySort, SetSort
 
 SIZES = {"num_blocks": 5, "block_size": 2, "num_single_blocks": 4, "num_state_slots": 4, "num_ranks": 2}
-NAMES = {"Seq": ["a", "b"], "Pin": ["h"], "Holder": ["x", "y"], "Handle": ["u", "v"], "Owner": ["a", "b"]}
+NAMES = {
+    "Manager": ["m"],
+    "Seq": ["a", "b"],
+    "Pin": ["h"],
+    "Holder": ["x", "y"],
+    "Handle": ["u", "v"],
+    "Owner": ["a", "b"],
+}
+WORDS: dict[str, dict[str, Any]] = {
+    "engine": {"layered": True},
+    "usage": {"is_sequence": ["x"]},
+    "admission": {"is_sequence": True, "needs": {"a": 1, "b": 2}},
+    "xtensor": {
+        "memory.ids.padding": "p0",
+        "memory.ids.usable": ["p1", "p2"],
+        "regions": ["r"],
+        "lies_on": True,
+        "Manager": ["m"],
+    },
+}
+"""What static words of some chapters mean, for which nothing is usual."""
 CHAINS = [[7], [7, 8], [7, 8, 9], [7, 8, 9, 10], [1, 2], [1]]
 
 
 def header(chapter: str, **fields: Any) -> Header:
     """The header of a log of a chapter."""
-    data = {"kvspec": "events", "version": 1, "chapter": chapter, **SIZES, **fields}
+    data = {"kvspec": "events", "version": 1, "chapter": chapter, **SIZES, **WORDS.get(chapter, {}), **fields}
     return Header(Row("log", 1, data))
 
 
 def chapters() -> list[str]:
-    """Chapters with events that run with their usual static words."""
+    """Chapters with events whose static words have a meaning here."""
     found = []
     for name in chapter_names():
         try:

@@ -230,8 +230,19 @@ class Words:
         self.chains = Chains(config.block_size)
         self.found: dict[str, dict[Any, None]] = {}
 
-    def world(self, given: Sequence[la.Line] | None, lines: Sequence[la.Line] = ()) -> tuple[Structure, State | None]:
-        """The structure in which events run, and the state, by the facts; the lines say what else there is."""
+    def world(
+        self,
+        given: Sequence[la.Line] | None,
+        lines: Sequence[la.Line] = (),
+        known: Mapping[Path, Any] | None = None,
+    ) -> tuple[Structure, State | None]:
+        """The structure in which events run, and the state, by the facts; the lines say what else there is.
+
+        Args:
+            given: facts.
+            lines: where else elements are spoken of.
+            known: what some static words mean, where no fact says it.
+        """
         state: State | None = None if given is None else {}
         statics: dict[Path, Any] = {}
         for line in given or ():
@@ -241,7 +252,7 @@ class Words:
             if isinstance(line.item, la.EventLine) and line.item.name in self.chapter.event_names:
                 event = self.chapter.event(line.item.name)
                 self.arguments(line.number, line.item.atoms, [p.sort for p in event.parameters], line.item.name)
-        statics = {**self._usual(), **statics}
+        statics = {**self._usual(), **(known or {}), **statics}
         for path, symbol in self.chapter.statics.items():
             if symbol.arguments and isinstance(statics.get(path), frozenset):
                 statics[path] = _relation(statics[path])
@@ -266,7 +277,11 @@ class Words:
             "linear": config.has_linear_state,
             "resumable": resumable(config),
         }
-        usable = {p: self._usable(s.result) for p, s in self.chapter.statics.items() if p[-1] == "usable"}
+        usable = {
+            p: self._usable(s.result)
+            for p, s in self.chapter.statics.items()
+            if p[-1] == "usable" and isinstance(s.result, SetSort) and s.result.elements[0].name in NUMBERED
+        }
         return usable | {path: words[path[-1]] for path in self.chapter.statics if path[-1] in words}
 
     def _usable(self, sort: AnySort) -> frozenset[int]:

@@ -181,7 +181,7 @@ def _message(file: str, line: int, frames: list[bytes]) -> _Message | None:
 def _unpacked(file: str, line: int, payload: bytes) -> Any:
     try:
         return msgspec.msgpack.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ScenarioError(file, line, 0, f"no msgpack ({error})", "a batch of events") from None
 
 
@@ -189,7 +189,7 @@ def _json_lines(path: Path) -> Iterator[_Message | Cut]:
     for line, text, whole in lines(path):
         try:
             data = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if not whole:
                 yield Cut(str(path), line)
                 return

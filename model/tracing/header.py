@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from kvspec.model.compiled.text import blank, stored
+from kvspec.model.concrete import ABSENT, Structure, bare
 from kvspec.model.conformance import PoolConfig
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.events import NUMBERED, Words, chapter_names, form, load_chapter
@@ -14,7 +17,7 @@ from kvspec.model.tracing import log
 from kvspec.model.tracing.log import Row
 from kvspec.model.tracing.values import NoValue, atoms, entries, members
 from kvspec.spec.language import Chapter
-from kvspec.spec.language.terms import AnySort, MapSort, SetSort
+from kvspec.spec.language.terms import AnySort, MapSort, SetSort, Sort
 
 POOL: Final = {
     f.name: f.type
@@ -40,6 +43,8 @@ class Header:
         self.name = str(row.data.get("chapter"))
         try:
             self.chapter = load_chapter(self.name)
+            if not self.chapter.event_names:
+                raise KeyError(self.name)
         except KeyError:
             expected = '"chapter": one of ' + ", ".join(chapter_names())
             raise row.fail(f"chapter {row.data.get('chapter')!r}", expected) from None
@@ -47,13 +52,43 @@ class Header:
         self.part: int | None = row.data.get("part")
         self.constants = log.without(row.data, log.HEADER)
         self.words = Words(row.file, self._pool(), self.chapter, most=la.MAX_NUMBER)
-        said = [(n, v) for n, v in self.constants.items() if n not in POOL or self._is_static(n)]
-        self.structure, told = self.words.world(list(facts(row, said, self.words, self.chapter)))
+        self.listed = listed_sorts(self.chapter)
+        for name in self.listed:
+            self.words.found[name] = dict.fromkeys(self._elements(name))
+        said = {n: v for n, v in self.constants.items() if self._is_static(n) or not (n in POOL or n in self.listed)}
+        same = self._same_for_all(said)
+        told_one_by_one = facts(row, [(n, v) for n, v in said.items() if n not in same], self.words, self.chapter)
+        known = {self.words.named(row.number, n)[1]: value for n, value in same.items()}
+        structure, told = self.words.world(list(told_one_by_one), known=known)
+        statics = {
+            p: _function(self.chapter.statics[p].name, v)
+            if isinstance(v, dict) and self.chapter.statics[p].arguments
+            else v
+            for p, v in structure.statics.items()
+        }
+        self.structure = Structure(structure.carriers, statics)
         if told:
             raise row.fail(f"'{'.'.join(next(iter(told)))}' in a header", "variables in a snapshot")
 
+    def _elements(self, sort: str) -> list[str]:
+        """All elements of a sort of whose elements the start state says something."""
+        found = self.constants.get(sort)
+        if not isinstance(found, list) or not found or not all(isinstance(x, str) for x in found):
+            raise self.row.fail(f"'{sort}' is {found!r}" if found else f"no '{sort}'", f'"{sort}": a list of all names')
+        return [sys.intern(x) for x in found]
+
     def _is_static(self, name: str) -> bool:
         return any(path[-1] == name for path in self.chapter.statics)
+
+    def _same_for_all(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Static functions to truth values that are one and the same for all arguments."""
+        relations = {
+            name
+            for path, symbol in self.chapter.statics.items()
+            for name in (path[-1], symbol.name)
+            if symbol.arguments and isinstance(symbol.result, Sort) and symbol.result.kind == "bool"
+        }
+        return {n: (lambda *_, always=v: always) for n, v in said.items() if n in relations and isinstance(v, bool)}
 
     def _pool(self) -> PoolConfig:
         sizes = {name: self.constants[name] for name in POOL if name in self.constants}
@@ -64,8 +99,8 @@ class Header:
             if asked and name not in sizes:
                 raise self.row.fail(f"no {name} in the header", f'"{name}": a number')
         for name, size in sizes.items():
-            if not isinstance(size, int) or isinstance(size, bool):
-                raise self.row.fail(f"{name} is {size!r}", "a number")
+            if not isinstance(size, int) or isinstance(size, bool) or size > la.MAX_CELLS:
+                raise self.row.fail(f"{name} is {size!r}", f"a number up to {la.MAX_CELLS}")
         plain: dict[str, Any] = {"num_blocks": 2, "block_size": 1} | sizes
         if plain.get("num_ranks", 1) > 1 or plain.get("num_state_slots"):
             plain.setdefault("num_single_blocks", 2)
@@ -77,6 +112,33 @@ class Header:
     def same_as(self, other: Header) -> bool:
         """Whether both speak of one pool."""
         return (self.name, self.constants) == (other.name, other.constants)
+
+
+def listed_sorts(chapter: Chapter) -> list[str]:
+    """Sorts of names of which the start state says something for each: a header has to say which there are."""
+    found: dict[str, None] = {}
+    for term in chapter.initial.values():
+        if isinstance(term.sort, MapSort) and term.op == "map_lambda":
+            if stored(term.args[0]).op == "set_empty" or blank(term) is not None:
+                continue
+            found |= {k.name: None for k in term.sort.keys if k.kind == "id" and k.name not in NUMBERED}
+    return list(found)
+
+
+class NoMeaning(LookupError):
+    """An event asks for a value of a static function that the header does not give."""
+
+
+def _function(name: str, table: dict[Any, Any]) -> Callable[..., Any]:
+    def value(*arguments: Any) -> Any:
+        if ABSENT in arguments:
+            return ABSENT
+        try:
+            return table[bare(arguments)]
+        except KeyError:
+            raise NoMeaning(f"nothing says what {name} is for {' '.join(map(str, arguments))}") from None
+
+    return value
 
 
 def _halves(text: str) -> tuple[str, str]:

@@ -100,7 +100,7 @@ def rows(paths: Sequence[Path]) -> Iterator[Row | Cut]:
         for number, line, whole in lines(path):
             try:
                 data = msgspec.json.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 if broken is not None:
                     raise broken from None
                 what = f"no JSON ({str(error).removeprefix('JSON is malformed: ')})"

@@ -15,9 +15,9 @@ import msgspec
 
 from kvspec.model.compiled import Compiled, InvariantError, StepError
 from kvspec.model.compiled.text import blank
-from kvspec.model.concrete import State, Variant, default, evaluate
+from kvspec.model.concrete import ABSENT, State, Variant, default, evaluate
 from kvspec.model.scenario.events import NUMBERED
-from kvspec.model.tracing.header import Header, arguments, facts
+from kvspec.model.tracing.header import Header, NoMeaning, arguments, facts
 from kvspec.model.tracing.known import UNKNOWN, Contradiction, Known, Members, NotPossible, Table
 from kvspec.model.tracing.log import Cut, Row, rows, without
 from kvspec.model.tracing.show import Focus, Step, state_lines
@@ -191,6 +191,7 @@ class _Trace:
     def _event(self, row: Row) -> None:
         assert self.header is not None
         values = tuple(map(plain, arguments(row, self.header.words, self.header.chapter)))
+        self._check_listed(row)
         name = row.data["event"]
         self.report.events += 1
         if self.report.events % 4096 == 0:
@@ -210,15 +211,40 @@ class _Trace:
             raise _Wrong(f"{self.header.name}/{statement.name}", statement.sentence) from None
         except Contradiction as error:
             raise self._contradicted(error) from None
+        except NoMeaning as error:
+            raise row.fail(str(error), "a header that says it") from None
+        except TypeError:
+            raise self._undefined(row, values) from None
         if self.history is not None:
             self.history.append(step)
             self.history = self.history if len(self.history) <= MAX_KEPT else None
+
+    def _check_listed(self, row: Row) -> None:
+        """Nothing is spoken of that the header would have had to name."""
+        assert self.header is not None
+        for sort in self.header.listed:
+            known, found = self.header.constants[sort], self.header.words.found[sort]
+            if len(found) > len(known):
+                other = next(x for x in found if x not in known)
+                raise row.fail(f"'{other}' is no {sort}", f"one of {', '.join(known)}")
 
     def _not_allowed(self, event: str, requirement: Requirement, by: Statement | None = None) -> _Wrong:
         assert self.header is not None
         says = f"{event} requires {render(requirement.term)} ({requirement.where})"
         because = f"{by.name}: {by.sentence}" if by is not None else ""
         return _Wrong(f"{self.header.name}.{event}/require", says, because, str(requirement.where))
+
+    def _undefined(self, row: Row, values: tuple[Any, ...]) -> Exception:
+        """Why an event cannot be that reads what there is not: something forbids it, or the log said too little."""
+        assert self.header is not None and self.exact is not None
+        known, event = whole(self.header, self.exact), self.header.chapter.event(row.data["event"])
+        env = dict(zip(event.parameters, values, strict=True))
+        for requirement in event.requires:
+            if known.value(requirement.term, env) is False:
+                return self._not_allowed(event.name, requirement)
+        unset = [".".join(p) for p, term in self.header.chapter.initial.items() if term.op == "state"]
+        what = f"{event.name} reads something that has no value at the start"
+        return row.fail(what, f"a snapshot before it, of {', '.join(unset) or 'what it reads'}")
 
     def _contradicted(self, error: Contradiction) -> _Wrong:
         assert self.header is not None
@@ -246,6 +272,9 @@ class _Trace:
         told, statics = self._read(row, said)
         if statics:
             raise row.fail(f"'{'.'.join(next(iter(statics)))}' in a snapshot", "static words in the header")
+        for path in told:
+            if self.header.chapter.variables[path].ghost:
+                raise row.fail(f"'{'.'.join(path)}' in a snapshot", "variables that are no ghosts of the proofs")
         self.report.snapshots += 1
         if not self.report.events and self.report.started == "unknown" and self.report.snapshots == 1:
             self.report.started = "snapshot" if whole else "unknown"
@@ -279,6 +308,7 @@ class _Trace:
         elif self.exact is not None:
             for path, value in told.items():
                 self._equal(path, value, whole)
+            self._set(told)
 
     def _loaded(self, told: State) -> Compiled:
         """The chapter in a state that is told whole, and that keeps the invariants."""
@@ -295,13 +325,29 @@ class _Trace:
         assert self.exact is not None and self.header is not None
         mine, sort = self.exact.state[path], self.header.chapter.variables[path].sort
         if not isinstance(sort, MapSort):
-            if (mine[0] if isinstance(sort, Sort) else mine) != value:
-                raise Contradiction
+            self._agree(mine[0] if isinstance(sort, Sort) else mine, value, path)
             return
         rest = initially(self.header, path, sort)
         for key in value.keys() | (mine.keys() if whole else ()):
-            if mine.get(key, rest) != value.get(key, rest):
-                raise Contradiction
+            self._agree(mine.get(key, rest), value.get(key, rest), path)
+
+    def _agree(self, mine: Any, told: Any, path: Name) -> None:
+        """A value of which the start said nothing may be any, and is what is told."""
+        assert self.header is not None
+        free = mine is ABSENT and self.header.chapter.initial[path].op == "state"
+        if mine != told and not free:
+            raise Contradiction
+
+    def _set(self, told: State) -> None:
+        """Take over the values of which the start said nothing."""
+        assert self.exact is not None
+        state = dict(self.exact.state)
+        for path, value in told.items():
+            if isinstance(value, dict):
+                state[path] = {**value, **state[path]}
+            elif isinstance(state[path], list) and state[path][0] is ABSENT:
+                state[path] = [value]
+        self.exact.load(state)
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
@@ -383,6 +429,26 @@ def initially(header: Header, path: Name, sort: MapSort) -> Any:
     return default(sort.value) if start is None else plain(evaluate(start, header.structure, {}))
 
 
+def whole(header: Header, compiled: Compiled) -> Known:
+    """A state as one of which everything is known."""
+    known = Known(header.chapter, header.structure)
+    for path, variable in header.chapter.variables.items():
+        state, sort = compiled.state[path], variable.sort
+        if variable.ghost:
+            continue
+        if isinstance(sort, SetSort):
+            known.state[path] = Members(set(state), open=False)
+        elif isinstance(sort, MapSort):
+            of_sets = isinstance(sort.value, SetSort)
+            rest = Members(open=False) if of_sets else initially(header, path, sort)
+            known.state[path] = Table(
+                {k: Members(set(v), open=False) if of_sets else v for k, v in state.items()}, rest
+            )
+        else:
+            known.state[path] = state[0]
+    return known
+
+
 def machine(header: Header) -> Compiled:
     """The chapter of a header, ready to run: compiled, with all there is in the log as the elements of its sorts."""
     words, structure = header.words, header.structure
@@ -397,10 +463,11 @@ def machine(header: Header) -> Compiled:
         return lambda: dict.fromkeys([*structure.carriers.get(name, ()), *words.found.get(name, ())])
 
     carriers = {name: elements(name) for name in (*header.chapter.sorts, "Nat")}
+    statics = structure.statics
     try:
-        return Compiled(header.chapter, structure.statics, carriers, ghosts=False)
+        return Compiled(header.chapter, statics, carriers, ghosts=False)
     except SpecError:
-        return Compiled(header.chapter, structure.statics, carriers)
+        return Compiled(header.chapter, statics, carriers)
 
 
-__all__ = ["Finding", "TraceReport", "initially", "machine", "plain", "trace_events"]
+__all__ = ["Finding", "TraceReport", "initially", "machine", "plain", "trace_events", "whole"]

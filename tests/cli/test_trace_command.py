@@ -126,7 +126,7 @@ def test_both_kinds_are_told_apart_packed_or_not(capsys: pytest.CaptureFixture[s
 BAD: dict[str, tuple[list[str], str]] = {
     "no log": ([], "LOG: no log"),
     "no such file": (["nowhere"], "nowhere"),
-    "a folder": (["docs"], "docs"),
+    "a folder": (["docs"], "LOG: 'docs' is no regular file"),
     "no header": (["bad"], "bad:1:1: no header"),
     "an event of the spec as a stream": (["log.jsonl", "--engine", "vllm"], "log.jsonl:1:1: no batch of events"),
     "groups of the spec": (["log.jsonl", "--groups", "full"], "--groups: a log of events of the spec"),

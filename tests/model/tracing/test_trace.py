@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from event_walks import SIZES, Walk, chapters
+from event_walks import SIZES, WORDS, Walk, chapters
 
 from kvspec.impl.target import TorchTarget
 from kvspec.model.conformance import PoolConfig
@@ -89,14 +89,14 @@ def test_a_run_of_any_chapter_holds_and_a_wrong_event_is_found_where_it_is(chapt
     walk = Walk(chapter, 3)
     lines: list[Line] = []
     wrong = None
-    for data, _, possible in walk.tries(1500):
+    for data, _, possible in walk.tries(1000):
         if possible:
             lines.append(data)
         elif len(lines) > 8 and wrong is None:
             wrong = len(lines), data
-        if len(lines) == 40:
+        if len(lines) == 25:
             break
-    head = {"kvspec": "events", "version": 1, "chapter": chapter, "complete": True, **SIZES}
+    head = {"kvspec": "events", "version": 1, "chapter": chapter, "complete": True, **SIZES, **WORDS.get(chapter, {})}
     assert trace(tmp_path, [head, *lines]).finding is None
     assert wrong is not None
     at, data = wrong
@@ -221,6 +221,14 @@ BAD: dict[str, tuple[list[Line | str], int, str]] = {
     "a pool that cannot be": ([{**START, "num_blocks": 1}], 1, "num_blocks: 1"),
     "an unknown constant": ([{**START, "nom_blocks": 4}], 1, "'nom_blocks' is no word"),
     "a variable in the header": ([{**START, "pending": []}], 1, "'pending' in a header"),
+    "a ghost in a snapshot": (
+        [{**START, "chapter": "lifecycle"}, {"snapshot": {"singles_before": [[1, ["a"]]]}}],
+        2,
+        "'singles_before' in a snapshot",
+    ),
+    "a pool that is too large": ([{**START, "num_blocks": 10**12}], 1, "num_blocks is 1000000000000"),
+    "a chapter without events": ([{**START, "chapter": "window"}], 1, "chapter 'window'"),
+    "nested too deep": ([START, "[" * 100_000, STORY[0]], 2, "no JSON"),
     "another pool": ([START, {**START, "num_blocks": 9}], 2, "a header that differs"),
     "neither": ([START, {"time": 1}], 2, "neither an event nor a snapshot"),
     "unknown event": ([START, {"event": "take"}], 2, "unknown event 'take'"),
@@ -285,6 +293,47 @@ def test_static_words_stand_in_the_header(tmp_path: Path) -> None:
         trace(tmp_path, [usage])
 
 
+WINDOW: Line = {
+    "kvspec": "events",
+    "version": 1,
+    "chapter": "sliding_window",
+    "complete": True,
+    "num_blocks": 4,
+    "place_in": [[["t", token], token // 2] for token in range(6)],
+    "first_seen": [[["t", token], max(0, token - 3)] for token in range(6)],
+}
+
+
+def test_what_has_no_value_at_the_start_has_to_be_told(tmp_path: Path) -> None:
+    grow = {"event": "grow", "seq": "a", "block": 1}
+    lines = [grow, {**grow, "block": 2}, {"event": "confirm", "seq": "a", "token": 1}]
+    told = {"snapshot": {"manager_type": "t"}}
+    for complete in (False, True):
+        whole = [{**WINDOW, "complete": complete}, told, *lines[:2], {"event": "finish", "seq": "a"}, told]
+        assert trace(tmp_path, whole).finding is None
+    found = trace(tmp_path, [WINDOW, told, *lines[:2], {"snapshot": {"manager_type": "u"}}]).finding
+    assert found is not None and found.rule == "sliding_window/snapshot"
+    with pytest.raises(ScenarioError, match=r"expected a snapshot before it, of .*manager_type"):
+        trace(tmp_path, [WINDOW, *lines[:2], {"event": "finish", "seq": "a"}])
+
+
+def test_a_value_that_the_header_does_not_give_is_one_clear_error(tmp_path: Path) -> None:
+    head = {**START, "chapter": "admission", "is_sequence": True, "needs": {"a": 1}}
+    begin = {"event": "begin", "request": "b"}
+    with pytest.raises(ScenarioError, match=r"nothing says what .*needs is for b"):
+        trace(tmp_path, [head, begin, {"event": "take", "block": 1, "holder": "b"}])
+
+
+def test_things_of_which_the_start_says_something_are_named_in_the_header(tmp_path: Path) -> None:
+    head = {"kvspec": "events", "version": 1, "chapter": "xtensor", "complete": True, **SIZES, **WORDS["xtensor"]}
+    first = Walk("xtensor", 1).run(1)[0][0]
+    assert trace(tmp_path, [head, first]).finding is None
+    with pytest.raises(ScenarioError, match="no 'Manager'"):
+        trace(tmp_path, [{k: v for k, v in head.items() if k != "Manager"}, first])
+    with pytest.raises(ScenarioError, match="'other' is no Manager"):
+        trace(tmp_path, [head, {k: "other" if k == "manager" else v for k, v in first.items()}])
+
+
 class Recording(Pools):
     """Models that write down what they do."""
 
@@ -301,7 +350,7 @@ class Recording(Pools):
 def test_what_the_torch_manager_does_can_be_recorded_and_traced(tmp_path: Path) -> None:
     path = CORPUS / "field"
     scenarios = [read_scenario(p) for p in sorted(path.rglob("*.kv"))]
-    plain = [s for s in scenarios if s.chapter is None and s.config.form.value == "managers"][:12]
+    plain = [s for s in scenarios if s.chapter is None and s.config.form.value == "managers"][:8]
     seen = 0
     for number, scenario in enumerate(plain):
         file = tmp_path / f"{number}.jsonl"
