@@ -165,6 +165,7 @@ class Engine:
         if self.scheduler.is_finished():
             return []
         batch, is_prefill = self.scheduler.schedule()
+        self._check_queues()
         # ModelRunner.prepare_prefill and prepare_decode: behind what is cached, or the last token
         starts = [r.num_cached_tokens if is_prefill else len(r) - 1 for r in batch]
         runs = [Run(self.name(r), start, len(r)) for r, start in zip(batch, starts, strict=True)]
@@ -177,10 +178,14 @@ class Engine:
                 self.recorder.add(Known(self.name(request), len(request)))
         return self.recorder.taken()
 
+    def _check_queues(self) -> None:
+        """What comes of a request that is scheduled twice has many faces; this is one for all of them."""
+        for name, request in self._requests.items():
+            if request in self.scheduler.waiting and request in self.scheduler.running:
+                raise QueueError(f"{name} waits, and is among the running requests at the same time")
+
     def _next(self, request: Request) -> int:
-        """The token that it generates; a model goes on for ever if it is asked to."""
-        output, number = self._outputs[self.name(request)], request.num_completion_tokens
-        return output[number] if number < len(output) else 0
+        return self._outputs[self.name(request)][int(request.num_completion_tokens)]
 
     def abort(self, seq: str) -> list[AnyRecord]:
         if seq not in self._requests:
@@ -209,6 +214,10 @@ class Engine:
 
     def close(self) -> None:
         """Nothing has to be given back."""
+
+
+class QueueError(Exception):
+    """A request is in more than one queue."""
 
 
 def misuse() -> None:
