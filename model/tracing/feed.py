@@ -256,7 +256,7 @@ def _event(event: Any) -> Event:
     if tag == "AllBlocksCleared":
         return Cleared()
     hashes, group, medium = fields.get("block_hashes"), fields.get("group_idx") or 0, fields.get("medium") or DEVICE
-    if not isinstance(hashes, list) or not isinstance(group, int) or not isinstance(medium, str):
+    if not isinstance(hashes, list) or not isinstance(group, int) or group < 0 or not isinstance(medium, str):
         raise _NoEvent(f"a {tag} without keys, group or medium; block_hashes, a list")
     keys = tuple(map(_hash, hashes))
     if tag == "BlockRemoved":
@@ -264,9 +264,10 @@ def _event(event: Any) -> Event:
     parent, tokens, size = (fields.get(n) for n in ("parent_block_hash", "token_ids", "block_size"))
     if not isinstance(tokens, list) or not isinstance(size, int) or size < 1:
         raise _NoEvent("a BlockStored without tokens or block size; token_ids, a list, and block_size, a number")
-    extra = fields.get("extra_keys") or fields.get("lookahead_token_ids") or ()
-    if fields.get("extra_keys") and fields.get("lookahead_token_ids"):
-        extra = list(zip(fields["extra_keys"], fields["lookahead_token_ids"], strict=False))
+    keyed, ahead = fields.get("extra_keys") or (), fields.get("lookahead_token_ids") or ()
+    if not isinstance(keyed, (list, tuple)) or not isinstance(ahead, (list, tuple)):
+        raise _NoEvent("a BlockStored with other extra keys; extra_keys, a list")
+    extra = list(zip(keyed, ahead, strict=False)) if keyed and ahead else keyed or ahead
     return Stored(
         hashes=keys,
         parent=None if parent is None else _hash(parent),
@@ -275,8 +276,8 @@ def _event(event: Any) -> Event:
         group=group,
         medium=medium,
         extra=_frozen(extra),
-        shared=(fields.get("lora_name"), fields.get("cache_salt")),
-        kind=fields.get("kv_cache_spec_kind"),
+        shared=_frozen((fields.get("lora_name"), fields.get("cache_salt"))),
+        kind=kind if isinstance(kind := fields.get("kv_cache_spec_kind"), str) else None,
     )
 
 
@@ -289,6 +290,9 @@ def _hash(value: Any) -> Hash:
 
 
 def _frozen(value: Any) -> Any:
+    """The value as one that can be a key."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(k), _frozen(v)) for k, v in value.items()))
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 

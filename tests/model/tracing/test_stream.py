@@ -90,6 +90,13 @@ def test_events_may_be_lists_and_may_have_more_or_fewer_fields(tmp_path: Path) -
     assert found(report) == [] and (report.stored, report.removed, report.cleared) == (2, 2, 1)
 
 
+def test_what_a_key_stands_for_may_be_anything(tmp_path: Path) -> None:
+    odd = {**FIRST, "lora_name": ["x"], "extra_keys": [{"image": [1, {"at": 2}]}], "kv_cache_spec_kind": []}
+    assert found(judge(tmp_path, [odd, odd])) == []
+    other = {**odd, "extra_keys": [{"image": [1, {"at": 3}]}]}
+    assert found(judge(tmp_path, [odd, other])) == [("one_content", 2)]
+
+
 def test_a_recording_that_was_cut_is_read_up_to_there(tmp_path: Path) -> None:
     path = frames(tmp_path / "events", messages([FIRST, REST], per=1))
     whole = path.read_bytes()
@@ -104,6 +111,7 @@ def test_a_recording_that_was_cut_is_read_up_to_there(tmp_path: Path) -> None:
     assert (report.events, len(report.cuts)) == (1, 1)
 
 
+FIRST_AS_JSON = stored([1], None, [7, 8], 2)
 BAD: dict[str, tuple[Any, str]] = {
     "an unknown type": ([0, [CLEARED, {"type": "BlockMoved"}], 0], "event 2: an event of type 'BlockMoved'"),
     "no event": ([0, [7], 0], "event 1: no event"),
@@ -114,6 +122,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "a key that is none": ([0, [removed(1.5)], 0], "event 1: a key that is 1.5"),
     "no tokens": ([0, [stored([1], None, [], 2) | {"token_ids": None}], 0], "event 1: a BlockStored without tokens"),
     "no block size": ([0, [stored([1], None, [7], 0)], 0], "event 1: a BlockStored without tokens or block size"),
+    "extra keys that are none": (
+        [0, [FIRST_AS_JSON | {"extra_keys": 7}], 0],
+        "event 1: a BlockStored with other extra",
+    ),
+    "a group that is none": ([0, [removed(1, group_idx=-1)], 0], "event 1: a BlockRemoved without keys, group"),
     "a payload that is none": ({"seq": 0, "hex": "xyz"}, "a payload that cannot be read"),
     "a payload that is no msgpack": ({"seq": 0, "hex": "92"}, "no msgpack"),
     "a number that is none": ({"seq": "0", "batch": [0, []]}, "a message without number"),
