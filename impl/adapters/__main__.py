@@ -10,10 +10,11 @@ import argparse
 import importlib.util
 import warnings
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 from kvspec.impl.adapters.environment import TARGETS, module
-from kvspec.model.remote.server import serve
+from kvspec.model.remote.server import serve, take_streams
 
 
 def main() -> None:
@@ -23,13 +24,15 @@ def main() -> None:
     parser.add_argument("--misuse", action="store_true", help="leave out the rules of use")
     parser.add_argument("--patch", metavar="FILE.py:FUNCTION", help="call this before anything is made")
     given = parser.parse_args()
+    streams = take_streams()
     warnings.simplefilter("ignore")  # what packages say about a machine without an accelerator
     adapter = import_module(module(given.target))
     if given.misuse:
         adapter.misuse()
     if given.patch is not None:
         _patch(given.patch)
-    serve(adapter.make, name=given.target, version=metadata.version(adapter.PACKAGE), about=_about(adapter, given))
+    version = metadata.version(adapter.PACKAGE)
+    serve(adapter.make, name=given.target, version=version, about=_about(adapter, given), streams=streams)
 
 
 def _about(adapter: Any, given: argparse.Namespace) -> dict[str, str]:
@@ -47,11 +50,13 @@ def _about(adapter: Any, given: argparse.Namespace) -> dict[str, str]:
 def _patch(words: str) -> None:
     file, _, function = words.rpartition(":")
     spec = importlib.util.spec_from_file_location("patches", file)
-    if spec is None or spec.loader is None:
+    if spec is None or spec.loader is None or not Path(file).is_file():
         raise SystemExit(f"--patch: '{words}', expected FILE.py:FUNCTION")
     patches = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(patches)
-    getattr(patches, function)()
+    if not callable(patch := getattr(patches, function, None)):
+        raise SystemExit(f"--patch: '{words}', expected a function of {file}")
+    patch()
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def stamp(where: Path, part: str) -> Path:
 
 
 def has(peer: str) -> bool:
-    """Whether the peer is completely there."""
-    return stamp(folder(), peer).is_file()
+    """Whether the peer is completely there, and an interpreter for it."""
+    return stamp(folder(), peer).is_file() and (folder() / "bin" / "python").is_file()
 
 
 def command(target: str, *options: str) -> list[str]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peers.planted import MOST_LINES, ROOT, faults_of, module_of, rows_of
 
 from kvspec.cli.main import run
+from kvspec.impl.adapters import __main__ as adapters
 from kvspec.impl.adapters import environment, install
+from kvspec.model.conformance import PoolConfig
+from kvspec.model.remote.client import RemoteTargets
 from kvspec.model.reporting.known import read_known
 
 ADAPTERS = ROOT / "impl" / "adapters"
@@ -107,6 +112,39 @@ def test_the_command_ends_with_one_line(
     assert line.endswith("expected what this makes: make peer-vllm, or python -m kvspec.impl.adapters.install vllm")
 
 
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        ("absent.py:f", "--patch: 'absent.py:f', expected FILE.py:FUNCTION"),
+        ("patch.py", "--patch: 'patch.py', expected FILE.py:FUNCTION"),
+        (".:f", "--patch: '.:f', expected FILE.py:FUNCTION"),
+        ("patch.py:absent", "--patch: 'patch.py:absent', expected a function of patch.py"),
+        ("patch.py:number", "--patch: 'patch.py:number', expected a function of patch.py"),
+    ],
+)
+def test_what_is_no_patch_is_told_in_one_line(
+    patch: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("patch.py").write_text("number = 1\n")
+    with pytest.raises(SystemExit, match=f"^{re.escape(words)}$"):
+        adapters._patch(patch)
+
+
+def test_what_a_package_or_a_patch_prints_is_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(
+        "import os, types\nfrom kvspec.model.reference import ModelTarget\n"
+        "os.write(1, b'at import\\n')\nPACKAGE, VERSION, make = 'kvspec', '0', ModelTarget\n"
+    )
+    (tmp_path / "patch.py").write_text("print('at patch')\ndef f():\n    print('in patch', flush=True)\n")
+    begin = "import kvspec.impl.adapters.__main__ as a; a.module = lambda target: 'printing'; a.main()"
+    command = ["env", f"--chdir={tmp_path}", sys.executable, "-c", begin, "vllm", "--patch", "patch.py:f"]
+    with RemoteTargets(command) as made:
+        target: Any = made(PoolConfig(num_blocks=4, block_size=2))
+        assert made.introduction.name == "vllm" and made.about["patch"] == "patch.py:f"
+        assert target.free_count() == 3
+
+
 def test_an_unknown_peer_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert install.main(["nobody"]) == 2
     assert "unknown peer 'nobody', expected one of transformers" in capsys.readouterr().err
@@ -122,11 +160,32 @@ def test_a_part_is_made_once_and_again_when_it_is_made_of_something_else(tmp_pat
     assert made == [["a==1"], ["a==2"]]
 
 
+def _interpreter(folder: Path) -> Path:
+    """Where the interpreter of an environment is, which is there now."""
+    (folder / "bin").mkdir()
+    python = folder / "bin" / "python"
+    python.symlink_to(sys.executable)
+    return python
+
+
+def test_an_environment_without_its_interpreter_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVSPEC_PEERS", str(tmp_path))
+    install._make(tmp_path, "vllm", [1], lambda: None)
+    assert not environment.has("vllm")
+    python = _interpreter(tmp_path)
+    assert environment.command("vllm")[-4:] == [str(python), "-m", "kvspec.impl.adapters", "vllm"]
+    python.unlink()
+    python.symlink_to(tmp_path / "gone")
+    with pytest.raises(environment.AbsentError, match=r"needs vllm in .*make peer-vllm"):
+        environment.command("vllm")
+
+
 def test_a_part_that_was_interrupted_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setenv("KVSPEC_PEERS", str(tmp_path))
+    _interpreter(tmp_path)
     install._make(tmp_path, "vllm", [1], lambda: None)
     assert environment.has("vllm")
     with pytest.raises(KeyboardInterrupt):
