@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, cast
 
 import msgspec
@@ -236,18 +237,36 @@ class EngineAcceptor(Judging[Any]):
         if call.refused:
             self._refused(call, new)
         elif call.hit is not None and call.seq is not None:
-            self._hit(call.seq, call.hit, best, call.name)
+            self._hit(call, call.seq, call.hit, best)
         self._compared_with(call.shown)
 
     def _best(self, call: Call) -> tuple[int, int]:
         """The longest permitted hit, and the longest that there is, before anything changes."""
-        if call.hit is None or call.seq is None or call.refused:
+        if call.hit is None or call.seq is None or call.refused or call.parent is not None:
             return 0, 0
         known = self._request(call.seq).known
         limit = known if self.hit_limit == "all" else known - 1
         return limit, self.pool.longest_hit(call.seq, limit)
 
-    def _hit(self, seq: str, hit: int, best: tuple[int, int], name: str) -> None:
+    def _hit(self, call: Call, seq: str, hit: int, best: tuple[int, int]) -> None:
+        if call.parent is None:
+            self._found(call.name, seq, hit, best)
+        else:
+            self._forked(call.name, seq, hit, call.parent)
+        request = self._request(seq)
+        request.computed = request.hit = hit
+        request.furthest = max(request.furthest, hit)
+
+    def _forked(self, name: str, seq: str, hit: int, parent: str) -> None:
+        """A child goes on behind what its parent has computed, as far as they have the same tokens."""
+        child, other = self._request(seq), self._request(parent)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(child.tokens, other.tokens, strict=False)))
+        most = min(same, other.computed) if child.context == other.context else 0
+        if not 0 <= hit <= most:
+            what = f"{name}: {seq} goes on behind {hit} tokens of {parent}; {most} of them are its own, and computed"
+            raise Violation(Family.MAP_TRUTH, "hit_unpublished", what)
+
+    def _found(self, name: str, seq: str, hit: int, best: tuple[int, int]) -> None:
         limit, found = best
         if hit % self.pool.layout.hit_stride or not 0 <= hit <= limit:
             what = f"a hit of {hit} tokens, expected at most {limit}, a multiple of {self.pool.layout.hit_stride}"
@@ -258,8 +277,6 @@ class EngineAcceptor(Judging[Any]):
         if hit < found and self.pool.layout.longest_hit:
             what = f"{name}: {seq} goes on behind {hit} tokens; {found} can be found in the cache"
             raise Violation(Family.MAP_TRUTH, "hit_longest", what)
-        request = self._request(seq)
-        request.computed = request.hit = hit
         self.counts["hits"] += hit > 0
 
     def _release(self, new: _Changes, call: Call) -> None:

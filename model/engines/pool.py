@@ -52,7 +52,7 @@ class EngineRequest:
         tokens: the prompt, and all that it will generate.
         known: how many of them the host knows.
         computed: how many the device has computed.
-        furthest: how many it has ever computed.
+        furthest: how many were ever computed, or hit.
         hit: how many were found in the cache when it was admitted last.
         tables: for each group the block of every place.
         groups: what each group's blocks contain.

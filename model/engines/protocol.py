@@ -202,7 +202,8 @@ class Call(Record, frozen=True):
         name: the method, as upstream calls it.
         shown: what has changed by it.
         seq: the request that it was for.
-        hit: tokens that the request goes on behind because they were found in the cache; None: no look-up.
+        hit: tokens that the request goes on behind because they were found in the cache, or its parent has computed
+            them. None: no look-up.
         refused: the manager had no room.
         room: for a refusal: tokens for which the request was to have room, the most that the call may ask for: the
             whole prompt, where all of it has to fit.
