@@ -44,7 +44,7 @@ _STARTS: Final = {
     "snapshot": "from a snapshot",
     "unknown": "from a state that is not known",
 }
-_STREAM_ONLY: Final = ("engine", "groups", "final")
+_STREAM_ONLY: Final = ("engine", "groups", "blocks", "final")
 
 
 def trace(
@@ -68,6 +68,10 @@ def trace(
             help="KV events: what the groups are, such as full,window; or state.",
             show_default=False,
         ),
+    ] = None,
+    blocks: Annotated[
+        int | None,
+        typer.Option(min=1, help="KV events: blocks of each rank for keys, without padding.", show_default=False),
     ] = None,
     final: Annotated[
         Path | None,
@@ -116,7 +120,7 @@ def trace(
                 done[0] = events
 
             if engine is not None or _is_stream(files[0]):
-                report: TraceReport | StreamReport = _stream(files, engine, from_start, groups, final, advance)
+                report: TraceReport | StreamReport = _stream(files, engine, from_start, groups, blocks, final, advance)
             else:
                 _check_options(context)
                 report = trace_events(files, from_start=from_start, progress=advance)
@@ -175,6 +179,7 @@ def _stream(
     engine: str | None,
     from_start: bool,
     groups: str | None,
+    blocks: int | None,
     final: Path | None,
     advance: Callable[[int], None],
 ) -> StreamReport:
@@ -185,7 +190,7 @@ def _stream(
     found = _engine(engine) if engine is not None else detect(files)
     if found is None:
         fail_input("nothing tells whose events these are", where=str(files[0]), expected="--engine vllm or sglang")
-    return judge_stream(files, found, from_start=from_start, groups=kinds, final=dump, progress=advance)
+    return judge_stream(files, found, from_start=from_start, groups=kinds, blocks=blocks, final=dump, progress=advance)
 
 
 def _engine(name: str) -> Engine:

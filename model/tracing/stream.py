@@ -26,6 +26,7 @@ RULES: Final[Mapping[str, str]] = {
     "tokens_per_key": "so many tokens are stored as fit into the blocks that got keys",
     "one_content": "a key stands for one content: the same tokens behind the same key, in the same context",
     "stored_once": "a key that is there is not stored again (SGLang)",
+    "fits_pool": "no more blocks have keys than there are (with --blocks)",
     "cleared_first": "the first event of an engine says that all keys are gone (SGLang)",
     "final_keys": "the keys at the end are those that were stored and not removed",
 }
@@ -103,6 +104,8 @@ class _Place:
         """Keys that may have been announced only: as part of a whole prefix that was there."""
         self.full: bool | None = None
         """Whether it is of full attention, if anything tells."""
+        self.one_size = True
+        """Each key was one of a whole block, so far."""
         self.block_size = 0
         """The largest that was seen: keys of parts of a block stand behind keys that no block has."""
 
@@ -120,6 +123,7 @@ def judge_stream(
     *,
     from_start: bool = False,
     groups: Sequence[str] = (),
+    blocks: int | None = None,
     final: Sequence[FinalKey] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> StreamReport:
@@ -130,6 +134,7 @@ def judge_stream(
         engine: whose it is.
         from_start: it begins with the start of the engine, whatever its numbers say.
         groups: the kinds of the groups, in order; `KINDS`.
+        blocks: how many blocks each rank has on the device for keys, without padding; not checked if it is None.
         final: the keys at the end.
         progress: told how many events there were, now and then.
 
@@ -137,7 +142,7 @@ def judge_stream(
         ScenarioError: a message cannot be read.
         OSError: a file cannot be read.
     """
-    judge = _Judge(engine, from_start, groups)
+    judge = _Judge(engine, from_start, groups, blocks)
     for message in read_batches(paths):
         if isinstance(message, Cut):
             judge.report.cuts.append(f"{message.file}:{message.number}")
@@ -151,8 +156,10 @@ def judge_stream(
 
 
 class _Judge:
-    def __init__(self, engine: Engine, from_start: bool, groups: Sequence[str]) -> None:
-        self.engine, self.from_start, self.groups = engine, from_start, groups
+    def __init__(self, engine: Engine, from_start: bool, groups: Sequence[str], blocks: int | None) -> None:
+        self.engine, self.from_start, self.groups, self.blocks = engine, from_start, groups, blocks
+        self.full_ranks: set[int] = set()
+        """Ranks that were found to have too many keys, and were not cleared since."""
         self.report = StreamReport(engine=engine)
         self.places: dict[tuple[int, int, str], _Place] = {}
         self.numbers: dict[tuple[str, int], int] = {}
@@ -243,6 +250,7 @@ class _Judge:
     def _clear(self, rank: int) -> None:
         """Nothing can be matched on the device. SGLang forgets all tiers; vLLM does not say which of them it means."""
         self.cleared.add(rank)
+        self.full_ranks.discard(rank)
         for (of, _, medium), place in self.places.items():
             if of == rank:
                 place.clear(complete=self._is_cleared(medium))
@@ -277,8 +285,19 @@ class _Judge:
                 continue
             place.copies[key] += 1
             place.seen.add(key)
+        if self.blocks is not None and event.medium == DEVICE and rank not in self.full_ranks:
+            self._fit(rank, self.blocks)
+
+    def _fit(self, rank: int, blocks: int) -> None:
+        """As many blocks have keys as there are, at most; only where each key was stored with a block of its own."""
+        places = [p for (of, _, medium), p in self.places.items() if of == rank and medium == DEVICE]
+        copies = sum(p.copies.total() for p in places)
+        if copies > blocks and all(p.one_size and not p.again for p in places):
+            self.full_ranks.add(rank)
+            self._found("fits_pool", f"{copies} blocks of rank {rank} have keys, of {blocks}")
 
     def _learn_kind(self, place: _Place, event: Stored) -> None:
+        place.one_size = place.one_size and place.block_size in (0, event.block_size)
         place.block_size = max(place.block_size, event.block_size)
         if event.kind is not None and event.kind != "unknown":
             place.full = event.kind in FULL

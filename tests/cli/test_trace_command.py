@@ -112,6 +112,8 @@ def test_options_of_streams_are_used(capsys: pytest.CaptureFixture[str]) -> None
     assert out(capsys, stream([rest]), "--final", "dump.json")[0] == 1
     assert out(capsys, stream([CLEARED, plain(chain(PROMPT, 2, 0))]))[0] == 0
     assert out(capsys, stream([CLEARED]), "--engine", "sglang")[0] == 0
+    code, printed = out(capsys, stream([chain(PROMPT, 2, 0)]), "--blocks", "1")
+    assert code == 1 and "2 blocks of rank 0 have keys, of 1" in printed
 
 
 def test_both_kinds_are_told_apart_packed_or_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +176,9 @@ def test_the_page_names_every_field_rule_note_and_option() -> None:
     assert set(first_cells("field of a header | meaning")) == {*HEADER, *POOL}
     assert first_cells("rule | says") == RULES
     assert first_cells("note | says") == NOTES
-    assert set(first_cells("option | meaning")) == {"--engine", "--from-start", "--groups", "--final"}
+    assert set(first_cells("option | meaning")) == {
+        "--engine", "--from-start", "--groups", "--blocks", "--final",
+    }  # fmt: skip
 
 
 def test_the_lines_that_are_shown_are_a_log() -> None:

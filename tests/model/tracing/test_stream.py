@@ -253,10 +253,22 @@ def test_sglang_has_rules_of_its_own(events: list[Event], rules: list[tuple[str,
 
 def test_each_rule_and_note_is_met(tmp_path: Path) -> None:
     met = {rule for _, rules in (*WRONG.values(), *OF_SGLANG.values()) for rule, _ in rules}
-    assert met | {"sequence_gap", "sequence_back", "final_keys"} == set(RULES)
+    assert met | {"fits_pool", "sequence_gap", "sequence_back", "final_keys"} == set(RULES)
     again = stored([KEYS[1]], None, [7, 8], 2)
     assert [n.rule for n in judge(tmp_path, [FIRST, again]).notes] == ["other_key_same_content"]
     assert set(NOTES) == {"other_key_same_content", "parent_unknown", "not_in_dump"}
+
+
+def test_no_more_blocks_have_keys_than_there_are(tmp_path: Path) -> None:
+    again = stored(KEYS[1:2], KEYS[0], [9, 10], 2)
+    assert found(judge(tmp_path, [FIRST, REST], blocks=3)) == []
+    assert found(judge(tmp_path, [FIRST, REST, again, again, CLEARED, FIRST], blocks=3)) == [("fits_pool", 3)]
+    assert found(judge(tmp_path, [FIRST, REST, removed(KEYS[2]), again], blocks=3)) == []
+    other = {**FIRST, "group_idx": 1}
+    assert found(judge(tmp_path, [FIRST, other], groups=("full", "full"), blocks=1)) == [("fits_pool", 2)]
+    assert found(judge(tmp_path, [FIRST, {**FIRST, "medium": "CPU"}], blocks=1)) == []
+    part = stored([key((1, 2, 3))], None, [1], 1)
+    assert found(judge(tmp_path, [FIRST, FIRST], blocks=1)) == [] == found(judge(tmp_path, [FIRST, part], blocks=1))
 
 
 def test_messages_that_are_missing_or_come_twice_are_found(tmp_path: Path) -> None:
