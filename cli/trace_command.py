@@ -52,7 +52,7 @@ def trace(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="LOG...", help="The files of one log, the oldest first (docs/traces.md).", show_default=False
+            metavar="LOG", help="The files of one log, the oldest first (docs/traces.md).", show_default=False
         ),
     ] = None,
     from_start: Annotated[
