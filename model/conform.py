@@ -118,6 +118,8 @@ class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"operations: {self.operations}, expected at least 1")
         if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise ValueError(f"seconds: {self.seconds}, expected more than 0, and an end")
+        if self.every < 1:
+            raise ValueError(f"every: {self.every}, expected at least 1")
         check_minimum(self.minimum)
         self._check_sizes()
 

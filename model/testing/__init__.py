@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
 
+import msgspec
 import pytest
 
 from kvspec.model.conform import DEFAULT_OPERATIONS, ConformOptions, ConformReport, FoundViolation, conform
@@ -178,18 +179,20 @@ class ConformanceTests:
         if operations is None and seconds is None:
             operations, seconds = self.operations, self.seconds
         try:
-            return ConformOptions(
+            given = dict(
                 seed=self.seed if seed is None else seed,
                 operations=DEFAULT_OPERATIONS if operations is None and seconds is None else operations,
                 seconds=seconds,
-                kind=Kind(self.kind),
-                form=None if self.form is None else Form(self.form),
-                minimum=dict(self.minimum),
+                kind=self.kind,
+                form=self.form,
+                minimum=self.minimum,
                 known=self._known(),
                 **self.options,
             )
+            return msgspec.convert(given, ConformOptions)
         except (ValueError, TypeError) as error:
-            _fail(f"{type(self).__name__}: {error}")
+            what, _, where = str(error).partition(" - at `$.")
+            _fail(": ".join([type(self).__name__, *([where.rstrip("`")] if where else []), what]))
 
     def _not_observed(self, report: ConformReport, family: str, reason: str) -> None:
         needed = EVIDENCE[Family(family)].counters
@@ -209,7 +212,10 @@ class ConformanceTests:
         name, made_by = type(self).__name__, self._made_by(request, report)
         comment = "\n".join([f"{name}: {found.family}/{found.rule} at the last operation", found.what, made_by[0]])
         stem = f"{name}.{found.family}.{found.rule}"
-        saved = _shown(save_text(request.config.rootpath / FAILURES, stem, ".kv", scenario_text(found, comment)))
+        try:
+            saved = _shown(save_text(request.config.rootpath / FAILURES, stem, ".kv", scenario_text(found, comment)))
+        except OSError as error:  # it is told all the same
+            return [f"  not saved: {error}", *(f"  {line}" for line in made_by)]
         again = shlex.join(["pytest", request.node.nodeid.rpartition("::")[0], "--kvspec-replay", saved])
         return [f"  saved as {saved}", f"  run it again: {again}", *(f"  {line}" for line in made_by)]
 
@@ -236,6 +242,8 @@ class ConformanceTests:
             return [Path(replayed)]
         if self.scenarios is None:
             return []
+        if not isinstance(self.scenarios, str | os.PathLike):
+            _fail(f"{type(self).__name__}.scenarios: {self.scenarios!r}, expected a folder")
         folder = self._folder() / self.scenarios
         files = [Path(_shown(file)) for file in sorted(folder.glob("*.kv"))]
         if not files:

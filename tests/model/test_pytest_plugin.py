@@ -141,6 +141,13 @@ def test_a_violation_fails_its_family_and_says_how_to_run_it_again(mine: pytest.
     assert outcomes(good) == {f"test_scenario[{saved.stem}]": "PASSED"}
 
 
+def test_a_violation_that_cannot_be_saved_is_told_all_the_same(mine: pytest.Pytester) -> None:
+    (mine.path / "conform-failures").touch()
+    result = run(mine, of_mine("Forgets"))
+    assert outcomes(result)["test_family[content]"] == "FAILED"
+    result.stdout.fnmatch_lines(["VIOLATED content/content by operation *", "  not saved: *File exists*"])
+
+
 def test_what_was_not_observed_is_skipped_with_its_reason(mine: pytest.Pytester) -> None:
     result = run(mine, of_mine("Blind"))
     skipped = {"holders", "publish_after_write", "exclusive_writer", "key", "usage", "content"}
@@ -276,11 +283,17 @@ def test_a_bad_file_is_an_error_when_tests_are_collected(
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [
-        ({"form": "pool"}, "TestMine: 'pool' is not a valid Form"),
-        ({"kind": "mad"}, "TestMine: 'mad' is not a valid Kind"),
+        ({"form": "pool"}, "TestMine: form: Invalid enum value 'pool'"),
+        ({"kind": "mad"}, "TestMine: kind: Invalid enum value 'mad'"),
         ({"seconds": -1.0}, "TestMine: seconds: -1.0, expected more than 0, *"),
         ({"minimum": {"hit": 1}}, "TestMine: minimum: 'hit' is not counted, expected one of operations, *"),
-        ({"options": {"num_block": 1}}, "TestMine: Unexpected keyword argument 'num_block'"),
+        ({"options": {"num_block": 1}}, "TestMine: Object contains unknown field `num_block`"),
+        ({"options": {"seed": 1}}, "TestMine: * got multiple values for keyword argument 'seed'"),
+        ({"options": {"every": 0}}, "TestMine: every: 0, expected at least 1"),
+        ({"options": {"num_blocks": "5"}}, "TestMine: num_blocks: Expected `int | null`, got `str`"),
+        ({"seed": "0"}, "TestMine: seed: Expected `int`, got `str`"),
+        ({"operations": 2.5}, "TestMine: operations: Expected `int | null`, got `float`"),
+        ({"scenarios": 3}, "TestMine.scenarios: 3, expected a folder"),
     ],
 )
 def test_so_are_options_that_make_no_sense(mine: pytest.Pytester, attributes: dict[str, Any], words: str) -> None:
