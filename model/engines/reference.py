@@ -259,6 +259,9 @@ class ModelEngineTarget:
     Args:
         config: sizes, and how the engine schedules.
         seed: for what is left open.
+
+    Raises:
+        ValueError: there is no such engine.
     """
 
     capabilities = frozenset({Capability.ENGINE, Capability.FREE_COUNT, Capability.REF_COUNTS, Capability.CACHED_KEYS})
@@ -270,14 +273,17 @@ class ModelEngineTarget:
     def __init__(self, config: PoolConfig, seed: int = 0) -> None:
         if config.engine is None:
             raise ValueError("no engine, expected how it schedules")
+        variant = config.engine.variant or next(iter(_VARIANTS))
+        if variant not in _VARIANTS:
+            raise ValueError(f"variant: '{variant}', expected one of {', '.join(_VARIANTS)}")
         self.engine = config.engine
         self.size = config.block_size
         window = config.engine.window
         self.groups = tuple(
             Group(0, "state" if kind == "state" else "attention", self.size, window if kind == "sliding" else None)
-            for kind in _VARIANTS[config.engine.variant or "full"]
+            for kind in _VARIANTS[variant]
         )
-        self.manager = self.kind(config.num_blocks, self.groups, config.engine.variant == "partial", seed)
+        self.manager = self.kind(config.num_blocks, self.groups, variant == "partial", seed)
         self.recorder = Recorder(self.look)
         self.waiting: list[Request] = []
         self.running: list[Request] = []

@@ -187,6 +187,10 @@ def test_the_command_runs_scenarios_of_engines(tmp_path: Path, capsys: pytest.Ca
     assert run(["run", str(bad), "--target", "model"]) == 1
     assert "found 7" in capsys.readouterr().out
     assert run(["run", str(good)]) == 2  # torch has no engine around its manager
+    good.write_text("pool 8 block 2 engine mamba\nstep\n")
+    capsys.readouterr()
+    assert run(["run", str(good), "--target", "model"]) == 2
+    assert "variant: 'mamba', expected one of full, sliding" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
