@@ -12,6 +12,7 @@ from typing import Any, Final
 from kvspec.impl.adapters.imports import prepare_sglang
 
 os.environ.setdefault("SGLANG_SWA_EVICTION_INTERVAL", "1")  # windows go on with each token, not each 128
+os.environ.setdefault("SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS", "4")  # so soon, not in 600 steps, admission is bold
 prepare_sglang()
 
 from sglang.srt import runtime_context  # noqa: E402
@@ -88,12 +89,12 @@ _MODEL: Final = {
 def model_config() -> Any:
     """Publish the settings of a server, as the process of its scheduler does; what a batch asks of the model.
 
-    Admission reserves nothing for what running requests will generate, so that some have to be retracted.
+    Admission reserves little for what running requests will generate, so that some have to be retracted.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_MODEL))
         arguments = ServerArgs(
-            model_path=folder, device="cpu", skip_tokenizer_init=True, schedule_conservativeness=0.0,
+            model_path=folder, device="cpu", skip_tokenizer_init=True, schedule_conservativeness=0.2,
             schedule_low_priority_values_first=True,
         )  # fmt: skip
         runtime_context.publish(arguments, role="scheduler")

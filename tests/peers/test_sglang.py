@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from peers.cheap import is_found, process, scripts, shows
-from peers.planted import faults_of
+from peers.cheap import process, scripts, shows
+from peers.planted import MOST_LINES, faults_of, find
 
 from kvspec.impl.adapters import environment
+from kvspec.model import forms
 from kvspec.model.conform import ConformOptions, ConformReport, conform
-from kvspec.model.conformance import Form, MakeTarget, PoolConfig, Target
+from kvspec.model.conformance import Context, EngineConfig, Form, PoolConfig
+from kvspec.model.engines.generator import engine_config
+from kvspec.model.engines.protocol import Abilities, Ended, Preempted
 from kvspec.model.eventlog import FRAMES_MAGIC, FrameLog
+from kvspec.model.generator import Source
 from kvspec.model.remote.client import RemoteTargets
 from kvspec.model.tracing.stream import StreamReport, judge_stream, read_final
 
@@ -39,44 +43,59 @@ def targets() -> Iterator[dict[str, RemoteTargets]]:
         yield dict(zip(VARIANTS, (first, second, third), strict=True))
 
 
-def only(make: MakeTarget, variant: str, ways: tuple[str, ...]) -> MakeTarget:
-    """Engines of one variant that schedule in one way."""
+def always(ways: tuple[str, ...]) -> Callable[..., PoolConfig]:
+    """Stands for `engine_config`: engines that schedule in one way."""
 
-    def made(config: PoolConfig) -> Target:
+    def drawn(source: Source, abilities: Abilities) -> PoolConfig:
+        config = engine_config(source, abilities)
         assert config.engine is not None
-        chosen = {way: way in ways for way in ("priority", "chunked")}
-        engine = msgspec.structs.replace(config.engine, variant=variant, **chosen)
-        return make(msgspec.structs.replace(config, engine=engine))
+        chosen = {way: way in ways for way in abilities.ways}
+        return msgspec.structs.replace(config, engine=msgspec.structs.replace(config.engine, **chosen))
 
-    return made
+    return drawn
 
 
-def run(make: MakeTarget, target: str, operations: int) -> ConformReport:
-    return conform(make, ConformOptions(operations=operations, form=Form.ENGINES), name=target)
+def run(targets: RemoteTargets, target: str, operations: int, variant: str) -> ConformReport:
+    options = ConformOptions(operations=operations, variant=variant, form=Form.ENGINES)
+    return conform(targets, options, name=target)
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=lambda ways: "+".join(ways) or "plain")
 @pytest.mark.parametrize(("target", "variant"), CASES)
 def test_each_variant_conforms_in_each_way(
-    targets: dict[str, RemoteTargets], target: str, variant: str, ways: tuple[str, ...]
+    targets: dict[str, RemoteTargets],
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    variant: str,
+    ways: tuple[str, ...],
 ) -> None:
-    report = run(only(targets[target], variant, ways), target, 2000)
+    monkeypatch.setattr(forms, "engine_config", always(ways))
+    report = run(targets[target], target, 2000, variant)
     assert report.violation is None, str(report.violation)
-    assert min(report.counts[what] for what in ("hits", "evictions", "refusals", "preemptions", "drains")) > 0
-    if variant == "full+sliding":
-        assert report.counts["slides"] > 0
-    if variant == "full+mamba":
-        assert min(report.counts[what] for what in ("states", "copies")) > 0
+    wanted = {"full+sliding": ("slides",), "full+mamba": ("states", "copies")}.get(variant, ())
+    seen = {what: report.counts.get(what, 0) for what in ("hits", "evictions", "refusals", "drains", *wanted)}
+    assert min(seen.values()) > 0, seen
+
+
+@pytest.mark.parametrize("target", VARIANTS)
+def test_a_request_gives_way_when_decoding_runs_out_of_room(targets: dict[str, RemoteTargets], target: str) -> None:
+    config = PoolConfig(num_blocks=16, block_size=1, engine=EngineConfig(variant=VARIANTS[target][0]))
+    engine: Any = targets[target](config)
+    for seq in (1, 2):
+        engine.submit(f"r{seq}", [seq], [seq] * 8, Context(), 0)
+    records = [record for _ in range(40) for record in engine.step()]
+    assert [record.seq for record in records if isinstance(record, Preempted)]
+    assert {record.seq for record in records if isinstance(record, Ended)} == {"r1", "r2"}
 
 
 @pytest.mark.parametrize(("target", "fault"), FAULTS)
 def test_a_planted_fault_is_found(targets: dict[str, RemoteTargets], target: str, fault: str) -> None:
-    is_found(targets[target], target, fault)
+    assert find(target, fault, targets[target]).lines <= MOST_LINES
 
 
 def test_a_match_that_is_not_undone_is_misuse_that_is_noticed() -> None:
     with process("sglang-unified", "--misuse") as made:
-        found = run(only(made, "full+mamba", ()), "sglang-unified", 20_000).violation
+        found = run(made, "sglang-unified", 20_000, "full+mamba").violation
     assert found is not None
 
 
@@ -92,8 +111,8 @@ def test_a_finding_is_shown_by_its_script(script: Path) -> None:
 def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The events of one run; beside it, the keys at the end."""
     out = tmp_path_factory.mktemp("events") / "events.frames"
-    command = environment.command("sglang")
-    argv = [*command[:2], "kvspec.impl.adapters.sglang_events", str(out), "--target", request.param]
+    python, module, *_ = environment.command("sglang")
+    argv = [python, module, "kvspec.impl.adapters.sglang_events", str(out), "--target", request.param]
     done = subprocess.run(
         [*argv, "--final", str(out.with_suffix(".json"))],
         env=environment.variables(), capture_output=True, text=True, timeout=300, check=False,
