@@ -77,6 +77,7 @@ class Engine:
     capabilities = frozenset({Capability.ENGINE, Capability.REF_COUNTS, Capability.FREE_COUNT, Capability.CACHED_KEYS})
     hit_limit: Literal["all_but_one"] = "all_but_one"
     abilities = Abilities(VARIANTS, ("priority", "chunked", "overlapped"), fewest_blocks=6)
+    minimum: Final = {"hits": 10, "evictions": 10, "refusals": 10, "preemptions": 5, "slides": 10, "states": 10}
 
     def __init__(self, config: PoolConfig) -> None:
         self._setup = setup = Setup(config)

@@ -67,6 +67,13 @@ def test_each_variant_conforms_in_each_way(
         assert report.counts["states"] > 0
 
 
+def test_all_variants_in_turn_show_what_has_to_be_seen(vllm: RemoteTargets) -> None:
+    report = run(vllm, 5000)
+    assert report.violation is None, str(report.violation)
+    assert not report.unmet and len(report.minimum) == 6
+    assert set(report.variants) == set(VARIANTS) and min(report.variants.values()) > 0
+
+
 def test_what_is_known_is_seen_in_its_scenario(vllm: RemoteTargets) -> None:
     assert [verdict.state for verdict in run(vllm, 100).known] == ["known"]
 
