@@ -111,11 +111,11 @@ def test_a_finding_is_shown_by_its_script(script: Path) -> None:
 def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The events of one run; beside it, the keys at the end."""
     out = tmp_path_factory.mktemp("events") / "events.frames"
-    python, module, *_ = environment.command("sglang")
-    argv = [python, module, "kvspec.impl.adapters.sglang_events", str(out), "--target", request.param]
+    argv = environment.command("sglang")
+    argv = [*argv[: argv.index("-m")], "-m", "kvspec.impl.adapters.sglang_events", str(out), "--target", request.param]
     done = subprocess.run(
         [*argv, "--final", str(out.with_suffix(".json"))],
-        env=environment.variables(), capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return out
