@@ -137,7 +137,7 @@ def test_a_message_that_is_spoilt_is_found(
         spoilt = spoil(recording.messages, k)
         first, *_ = judged(spoilt, recording, tmp_path).findings
         assert (first.rule, first.line) == (rule, k + wrong + 1)
-        assert first.event == sum(len(events_of(message)) for message in spoilt[: k + wrong])
+        assert first.event == sum(len(events_of(message)) for message in spoilt[: k + wrong]) + 1
 
 
 # -- an event is lost, comes twice, or late ---------------------------------------------------------------------------
