@@ -520,9 +520,14 @@ class Conformance:
         self._shown[form] = frozenset(target.capabilities)
         self._samples[form] = target
         if form is Form.ENGINES:
-            self._variants = self._wanted_variants(abilities_of(target).variants)
+            abilities = abilities_of(target)
+            if not self.options.prefix_cache and not abilities.uncached:
+                raise UnusableError("has no manager without a prefix cache")
+            self._variants = self._wanted_variants(abilities.variants)
         self._about |= about_of(target)
-        for counter, least in minimum_of(target).items():
+        # What is to be seen of all variants is not to be seen of one.
+        minimum = minimum_of(target) if self.options.variant is None else {}
+        for counter, least in minimum.items():
             self._minimum[counter] = max(least, self._minimum.get(counter, 0))
         return None
 

@@ -30,7 +30,7 @@ from kvspec.model.engines.protocol import (
 from kvspec.model.engines.sense import Sense, layout_of
 from kvspec.model.operations import Operation
 from kvspec.model.promises import ENGINE_CHAPTER, ENGINE_STEP_FAMILIES, Family, Violation
-from kvspec.model.world import Chain, covers
+from kvspec.model.world import NOTHING, Chain, covers
 
 _IDLE_STEPS: Final = 4
 """So many steps without any work, though there are requests, and an engine does not go on."""
@@ -55,6 +55,8 @@ class EngineAcceptor(Judging[Any]):
         if not self.sees(Capability.ENGINE):
             raise TargetError(f"lacks the capability {Capability.ENGINE}, without which no engine can be judged")
         self.engine = cast(EngineTarget, target)
+        if not config.enable_prefix_cache and not self.engine.abilities.uncached:
+            raise TargetError("has no manager without a prefix cache")
         self.pool.set_up(layout_of(self.engine))
         self._sense = Sense(self.pool.layout, self.capabilities)
         self.handles: dict[str, int] = {}
@@ -372,6 +374,9 @@ class EngineAcceptor(Judging[Any]):
 
     def _publish(self, found: Sequence[tuple[int, int, str]]) -> None:
         for store, block, key in found:
+            if not self.config.enable_prefix_cache:
+                what = f"block {block} got a key, in an engine without a prefix cache"
+                raise Violation(Family.PUBLISH_AFTER_WRITE, "publish", what)
             memory = self.pool.memories[store]
             chain = self._content_of_key(store, block)
             is_there = covers(memory.content(block), chain)
@@ -539,6 +544,9 @@ class EngineAcceptor(Judging[Any]):
     def _source(self, run: Run, group: int, source: int | None, memory: Memory) -> None:
         wanted = self.pool.state(run.seq, group, run.start)
         found = memory.content(source) if source is not None else self.pool.state(run.seq, group, 0)
+        if source is not None and found is NOTHING:
+            what = f"{run.seq} goes on behind {run.start} tokens from slot {source}, in which no holder has put a state"
+            raise Violation(Family.STATE_POSITION, "source", what)
         if found is not wanted:
             where = "no state" if source is None else f"slot {source}, which has the state behind {found}"
             what = f"{run.seq} goes on behind {run.start} tokens from {where}, expected {wanted}"

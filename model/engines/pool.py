@@ -219,6 +219,8 @@ class EnginePool:
 
     def longest_hit(self, seq: str, limit: int) -> int:
         """The most tokens, at most `limit`, that can be found in the cache."""
+        if not self.config.enable_prefix_cache or not any(group.reuse for group in self.layout.groups):
+            return 0
         stride, there = self.layout.hit_stride, [memory.keys for memory in self.memories]
         return next((n for n in range(limit // stride * stride, 0, -stride) if self._can_hit(seq, n, there)), 0)
 

@@ -128,6 +128,7 @@ class Abilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ways: which of its scheduling ways can be asked for: ``priority``, ``chunked``, ``overlapped``.
         block_sizes: tokens of a block that it can have; none: any.
         fewest_blocks: that it can be made with, reserved ones included.
+        uncached: whether it can be made without a prefix cache.
 
     Raises:
         ValueError: there is no manager, or there are no such ways, or sizes.
@@ -137,6 +138,7 @@ class Abilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ways: tuple[str, ...] = ()
     block_sizes: tuple[int, ...] = ()
     fewest_blocks: int = 4
+    uncached: bool = False
 
     def __post_init__(self) -> None:
         if not self.variants:

@@ -86,6 +86,7 @@ class Manager:
         self.key_of: dict[int, Key] = {}
         self.coming: set[int] = set()
         self.copies: list[tuple[int, int]] = []
+        self.caches = True
 
     # -- hits ----------------------------------------------------------------------------------------------------
 
@@ -99,6 +100,8 @@ class Manager:
 
     def look_up(self, request: Request, limit: int) -> int:
         """The longest hit, at most `limit` tokens."""
+        if not self.caches:
+            return 0
         size = self.groups[0].block_size
         keys = {key for block, key in self.key_of.items() if self.is_ready(block)}
         hit = next((n for n in range(limit // size * size, 0, -size) if self._is_there(request, n, keys)), 0)
@@ -212,6 +215,8 @@ class Manager:
 
     def publish(self, request: Request, start: int, stop: int) -> None:
         """Blocks that this step fills get their keys."""
+        if not self.caches:
+            return
         for group, kind in enumerate(self.groups):
             size = kind.block_size
             first = start // size if kind.kind == "attention" else stop // size - 1
@@ -268,7 +273,7 @@ class ModelEngineTarget:
     hit_limit: Literal["all", "all_but_one"] = "all_but_one"
     kind: type[Manager] = Manager
     """The manager that is driven."""
-    abilities = Abilities(tuple(_VARIANTS), ("priority", "chunked"), fewest_blocks=8)
+    abilities = Abilities(tuple(_VARIANTS), ("priority", "chunked"), fewest_blocks=8, uncached=True)
 
     def __init__(self, config: PoolConfig, seed: int = 0) -> None:
         if config.engine is None:
@@ -284,6 +289,7 @@ class ModelEngineTarget:
             for kind in _VARIANTS[variant]
         )
         self.manager = self.kind(config.num_blocks, self.groups, variant == "partial", seed)
+        self.manager.caches = config.enable_prefix_cache
         self.recorder = Recorder(self.look)
         self.waiting: list[Request] = []
         self.running: list[Request] = []

@@ -161,6 +161,12 @@ def test_a_state_that_is_published_is_copied_before_it_is_replaced() -> None:
     assert broken(SLOTS, FIRST, in_place, a=(1, 2)) == "exclusive_writer/write"
 
 
+def test_a_slot_in_which_nobody_has_put_a_state_has_none() -> None:
+    """What its last holder has left is not the state of no tokens."""
+    left = [room("a", [1], [1]), computes("a", 0, 2, Move(1, 1, 1))]
+    assert broken(SLOTS, left, a=(1, 2)) == "state_position/source"
+
+
 HIT = [
     room("b", [1, 3], [3], hit=2, pins=[Pin("b", 1, 1)]),
     Copy(1, 1, 3),
