@@ -81,6 +81,13 @@ def test_a_script_is_told_of_and_needs_nothing_of_this_project(script: Path) -> 
     assert "kvspec" not in script.read_text(encoding="utf-8")
 
 
+def test_the_list_of_findings_leads_to_every_script_and_scenario() -> None:
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    linked = {(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^)#]+)\)", text)}
+    assert all(path.exists() for path in linked)
+    assert linked >= {*(ROOT / "docs" / "findings").iterdir()} | {*ADAPTERS.glob("known/*.kv")}
+
+
 @pytest.mark.parametrize("target", WITH_FAULTS)
 def test_the_table_has_every_planted_fault_and_no_other(target: str) -> None:
     rows = rows_of(target)
