@@ -71,5 +71,5 @@ def make(config: PoolConfig) -> SglangEngine:
 
 
 def misuse() -> None:
-    """From now on the rules of use are left out."""
-    SglangEngine.misuse = True
+    """From now on a reset does not wait until nothing runs."""
+    SglangEngine.flushes_in_use = True

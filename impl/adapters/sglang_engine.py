@@ -60,8 +60,8 @@ class SglangEngine:
         published: the events that were published.
     """
 
-    misuse = False
-    """Whether the rules of use are left out."""
+    flushes_in_use = keeps_matches = False
+    """Rules of use that are left out."""
     capabilities = frozenset({Capability.ENGINE, Capability.FREE_COUNT, Capability.CACHED_KEYS})
     hit_limit: Final = "all_but_one"
 
@@ -147,7 +147,7 @@ class SglangEngine:
 
     def reset(self) -> list[AnyRecord]:
         # Rule: nothing runs (`Scheduler.is_fully_idle`; in an engine that is paused, requests may wait).
-        if len(self._reqs) > len(self._waiting) and not self.misuse:
+        if len(self._reqs) > len(self._waiting) and not self.flushes_in_use:
             self._recorder.call("flush_cache", refused=True, late=True)
         else:
             self._start()
@@ -276,7 +276,7 @@ class SglangEngine:
 
     def _undo_match(self, req: Req) -> None:
         """Rule: a match has given the request a slot, and a state to copy to it (``_get_new_batch_prefill_raw``)."""
-        if self.misuse or not req.kv.holds_mamba:
+        if self.keeps_matches or not req.kv.holds_mamba:
             return
         req.kv.mamba_cow_src_index = None
         req.kv.mamba_needs_clear = False

@@ -307,5 +307,5 @@ def make(config: PoolConfig, core: str = "python") -> SglangEngine:
 
 
 def misuse() -> None:
-    """From now on the rules of use are left out."""
-    SglangEngine.misuse = True
+    """From now on a match is not undone when its request is not let in."""
+    SglangEngine.keeps_matches = True

@@ -93,10 +93,12 @@ def test_a_planted_fault_is_found(targets: dict[str, RemoteTargets], target: str
     assert find(target, fault, targets[target]).lines <= MOST_LINES
 
 
-def test_a_match_that_is_not_undone_is_misuse_that_is_noticed() -> None:
-    with process("sglang-unified", "--misuse") as made:
-        found = run(made, "sglang-unified", 20_000, "full+mamba").violation
+@pytest.mark.parametrize(("target", "variant"), [("sglang", "token"), ("sglang-unified", "full+mamba")])
+def test_a_reset_in_use_and_a_match_that_is_not_undone_are_noticed(target: str, variant: str) -> None:
+    with process(target, "--misuse") as made:
+        found = run(made, target, 20_000, variant).violation
     assert found is not None
+    assert f"{found.family}/{found.rule}" == "partition/free_count"
 
 
 @pytest.mark.parametrize("script", scripts("sglang"), ids=lambda path: path.stem)
