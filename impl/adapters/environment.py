@@ -62,7 +62,8 @@ def command(target: str, *options: str) -> list[str]:
     peer = TARGETS[target]
     if not has(peer):
         made_by = f"make peer-{peer}, or python -m kvspec.impl.adapters.install {peer}"
-        raise AbsentError(f"needs {peer} in {folder()}, expected what this makes: {made_by}")
+        where = f"{folder()} (or in the folder that KVSPEC_PEERS names)"
+        raise AbsentError(f"needs {peer} in {where}, expected what this makes: {made_by}")
     python = str(folder() / "bin" / "python")
     return ["env", *_VARIABLES, python, "-m", "kvspec.impl.adapters", target, *options]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvspec.model.conformance import Capability, TargetError, told
 from kvspec.model.engines.pool import EngineRequest
-from kvspec.model.engines.protocol import Call, Copy, EngineTarget, Forward, Known, Layout, Run
+from kvspec.model.engines.protocol import Call, Copy, EngineTarget, Forward, Known, Layout, Move, Run
 from kvspec.model.promises import Family, Violation
 
 
@@ -72,6 +72,8 @@ class Sense:
 
     def run(self, run: Run) -> None:
         """A part of a forward pass moves each of its states."""
+        if not all(isinstance(move, Move) for move in run.moves):
+            raise _senseless(f"a step of {run.seq} has the moves {run.moves!r}", "Move(group, source, target) for each")
         moved = sorted(move.group for move in run.moves)
         if moved != self._states:
             raise _senseless(f"a step of {run.seq} moves states of the groups {moved}", f"{self._states}")

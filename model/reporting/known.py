@@ -12,7 +12,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -193,7 +193,9 @@ def _finding(where: str, table: dict[str, Any]) -> Finding:
     try:
         return msgspec.convert(table, Finding)
     except msgspec.ValidationError as error:
-        raise KnownError(where, _words(error), f"fields {', '.join(Finding.__struct_fields__)}") from error
+        kinds = ", ".join(get_args(get_type_hints(Finding)["kind"]))
+        expected = f"fields {', '.join(Finding.__struct_fields__)}; kind is one of {kinds}"
+        raise KnownError(where, _words(error), expected) from error
 
 
 def _check(where: str, finding: Finding, folder: Path) -> None:

@@ -145,6 +145,7 @@ SENSELESS: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
     "two runs of one request": (lambda records: [
         Forward([*r.batch, r.batch[0]]) if isinstance(r, Forward) else r for r in records
     ], "misuse/records"),
+    "moves that are tuples": (with_run(moves=[(1, None, 1)]), "misuse/records"),
     "a run without moves": (with_run(moves=[]), "misuse/records"),
     "a move in a group of attention": (with_run(moves=[Move(0, 1, 1)]), "misuse/records"),
     "a move twice": (with_run(moves=[Move(1, 1, 1), Move(1, 1, 1)]), "misuse/records"),
