@@ -24,6 +24,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
+from kvspec.model.plain import printable
 from kvspec.model.reporting.saving import save_text
 from kvspec.model.scenario import ScenarioError
 from kvspec.model.scenario.events import chapter_names, load_chapter
@@ -242,7 +243,7 @@ def _print_events(out: Console, report: TraceReport, saved: Path | None) -> None
     out.print(f"  says       {found.says}")
     if found.because:
         out.print(f"  because    {found.because}")
-    out.print(f"  line       {found.text}")
+    out.print(f"  line       {printable(found.text)}")
     for title, state in (("before", found.before), ("after", found.after)):
         for number, fact in enumerate(state):
             out.print(f"  {title if not number else '':<11}{fact}")
@@ -266,7 +267,7 @@ def _print_stream(out: Console, report: StreamReport) -> None:
         f"{report.removed:,} removed, all cleared {counted(report.cleared, 'time')}"
     )
     for place_ in report.keys:
-        where = f"rank {place_['rank']}, group {place_['group']}, {place_['medium']}"
+        where = f"rank {place_['rank']}, group {place_['group']}, {printable(str(place_['medium']))}"
         out.print(f"at the end   {counted(place_['keys'], 'key')}, {place_['copies']:,} copies ({where})")
     if report.unknown:
         out.print(f"unknown      {report.unknown:,} keys that may have been stored before the stream begins")

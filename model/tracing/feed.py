@@ -293,7 +293,10 @@ def _frozen(value: Any) -> Any:
     """The value as one that can be a key."""
     if isinstance(value, Mapping):
         return tuple(sorted((str(k), _frozen(v)) for k, v in value.items()))
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_frozen, value))
+    is_plain = value is None or isinstance(value, (bool, int, float, str, bytes))
+    return value if is_plain else msgspec.msgpack.encode(value)
 
 
 # -- which engine -----------------------------------------------------------------------------------------------------

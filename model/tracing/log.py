@@ -130,10 +130,11 @@ def check_header(row: Row) -> None:
     """
     if row.data.get("kvspec") != FORMAT:
         raise row.fail(f"a log of {row.data.get('kvspec')!r}", f'"kvspec": "{FORMAT}"')
-    if row.data.get("version") != VERSION:
-        raise row.fail(f"version {row.data.get('version')!r}", f'"version": {VERSION}')
+    version = row.data.get("version")
+    if version != VERSION or type(version) is not int:
+        raise row.fail(f"version {version!r}", f'"version": {VERSION}')
     for name, kind in (("complete", bool), ("part", int)):
-        if not isinstance(row.data.get(name, kind()), kind):
+        if type(row.data.get(name, kind())) is not kind:
             raise row.fail(f"{name} is {row.data[name]!r}", "true or false" if kind is bool else "a number")
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from kvspec.model.plain import printable
 from kvspec.model.scenario.language import ScenarioError
 from kvspec.model.tracing.feed import DEVICE, Batch, Cleared, Engine, Event, Hash, Removed, Stored, read_batches
 from kvspec.model.tracing.log import Cut
@@ -391,13 +392,13 @@ class _Judge:
 
 
 def _name(key: Hash) -> str:
-    text = str(key)
+    text = printable(str(key))
     return text if len(text) <= 20 else f"{text[:16]}..."
 
 
 def _where(event: Stored | Removed) -> str:
     group = f" of group {event.group}" if event.group else ""
-    return group + (f" on {event.medium}" if event.medium != DEVICE else "")
+    return group + (f" on {printable(event.medium)}" if event.medium != DEVICE else "")
 
 
 def _differ(known: Any, content: Any) -> str:
@@ -410,6 +411,9 @@ def _differ(known: Any, content: Any) -> str:
 # -- a dump of keys ---------------------------------------------------------------------------------------------------
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class FinalKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A key that can be matched at the end.
 
@@ -419,7 +423,7 @@ class FinalKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     hash: int | str
-    copies: int | None = None
+    copies: _Count | None = None
     group: int = 0
     medium: str = DEVICE
     rank: int = 0
@@ -433,7 +437,7 @@ def read_final(path: Path) -> list[FinalKey]:
     """
     expected = 'a list of keys, or of objects such as {"hash": 1, "copies": 1, "group": 0, "medium": "GPU", "rank": 0}'
     try:
-        data = msgspec.json.decode(path.read_bytes(), type=dict[str, int] | list[FinalKey | int | str])
+        data = msgspec.json.decode(path.read_bytes(), type=dict[str, _Count] | list[FinalKey | int | str])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ScenarioError(str(path), 0, 0, f"no dump of keys ({error})", expected) from None
     if isinstance(data, dict):

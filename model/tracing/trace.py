@@ -7,7 +7,9 @@ Where the state is known, from the start of a run or from a complete snapshot, e
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +39,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of a log that no correct manager could have written.
 
     Attributes:
-        rule: ``chapter.event/require``, or a chapter and an invariant, or ``chapter/snapshot``.
+        rule: ``chapter.event/require``, or a chapter and an invariant, or ``chapter/snapshot``, or ``chapter/numbers``.
         says: what that demands.
         because: what is known that contradicts it, where that is not the state itself.
         file, line: where.
@@ -118,6 +120,8 @@ class _Trace:
         self.known: Known | None = None
         self.history: list[Step] | None = []
         self.last: Row | None = None
+        self.numbered: dict[str, int] = {}
+        """Of each sort, how many were spoken of and are known to be there."""
         self.hole = ""
         """Why what follows may not follow from what was before."""
 
@@ -159,6 +163,7 @@ class _Trace:
         self.report.files += 1
         if before is None:
             self.header, self.report.chapter = new, new.name
+            self.numbered = {sort: len(new.words.found.get(sort, ())) for sort in NUMBERED}
             complete = new.complete or self.from_start
             self.report.started = "start" if complete else "unknown"
             self._begin() if complete else self._lose("")
@@ -169,7 +174,8 @@ class _Trace:
             self.hole = ""
             self._begin()
         elif before.part is not None and new.part is not None and new.part != before.part + 1:
-            self.hole = f"{row.place}: part {new.part} comes behind part {before.part}"
+            order = "" if new.part > before.part else ": another run, or files in another order (the oldest first)"
+            self.hole = f"{row.place}: part {new.part} comes behind part {before.part}{order}"
         before.part = new.part
 
     def _begin(self) -> None:
@@ -196,6 +202,7 @@ class _Trace:
         self.report.events += 1
         if self.report.events % 4096 == 0:
             self.progress(self.report.events)
+        self._check_numbers()
         step = Step(name, values)
         try:
             if self.exact is not None:
@@ -227,6 +234,18 @@ class _Trace:
             if len(found) > len(known):
                 other = next(x for x in found if x not in known)
                 raise row.fail(f"'{other}' is no {sort}", f"one of {', '.join(known)}")
+
+    def _check_numbers(self) -> None:
+        """Nothing is spoken of beyond what there is by the sizes in the header."""
+        assert self.header is not None
+        for sort, size in NUMBERED.items():
+            found = self.header.words.found.get(sort, {})
+            most = self.header.constants.get(size, sys.maxsize)
+            for number in islice(reversed(found), len(found) - self.numbered[sort]):
+                if number >= most:
+                    says = f"numbers of {sort} are 0 to {most - 1}, as {size} of the header says"
+                    raise _Wrong(f"{self.header.name}/numbers", says, f"{sort} {number} is spoken of")
+            self.numbered[sort] = len(found)
 
     def _not_allowed(self, event: str, requirement: Requirement, by: Statement | None = None) -> _Wrong:
         assert self.header is not None
@@ -276,6 +295,7 @@ class _Trace:
             if self.header.chapter.variables[path].ghost:
                 raise row.fail(f"'{'.'.join(path)}' in a snapshot", "variables that are no ghosts of the proofs")
         self.report.snapshots += 1
+        self._check_numbers()
         if not self.report.events and self.report.started == "unknown" and self.report.snapshots == 1:
             self.report.started = "snapshot" if whole else "unknown"
         try:

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from kvspec.model.conformance import Context
+from kvspec.model.plain import shortened
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.events import NUMBERED, case_word
 from kvspec.model.scenario.parse import parse_scenario
@@ -126,19 +127,19 @@ def _chain(value: Any) -> tuple[la.Atom, ...]:
         return text_atoms(value) if value.startswith("[") else (value,)
     context = Context()
     if isinstance(value, Mapping) and "tokens" in value and value.keys() <= CONTEXT | {"tokens"}:
-        said = {name: tuple(v) if name == "images" else v for name, v in value.items() if name != "tokens"}
+        said = {name: v for name, v in value.items() if name != "tokens"}
         try:
             context = msgspec.convert(said, Context)
         except msgspec.ValidationError:
             _none(value)
         value = value["tokens"]
-    if not isinstance(value, list) or not all(isinstance(t, int) and abs(t) <= la.MAX_NUMBER for t in value):
+    if not isinstance(value, list) or not all(type(t) is int and abs(t) <= la.MAX_NUMBER for t in value):
         return _none(value)
     return (la.Tokens(tuple(value), context),)
 
 
 def _none(value: Any) -> NoReturn:
-    raise NoValue(repr(value))
+    raise NoValue(shortened(repr(value)))
 
 
 def told(value: Any, sort: AnySort) -> Any:

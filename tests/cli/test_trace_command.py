@@ -103,6 +103,18 @@ def test_what_is_unknown_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1 and "free_iff_unheld" in printed
 
 
+@pytest.mark.parametrize("name", ["\x1b[31m", "\x9b31m", "a\r\nb"])
+def test_what_a_log_says_cannot_steer_a_terminal(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"type": "BlockStored", "block_hashes": [name], "parent_block_hash": name * 2, "token_ids": [1]}
+    lost = {"type": "BlockRemoved", "block_hashes": [name], "medium": name}
+    batch = json.dumps([0.0, [{**told, "block_size": 1, "medium": name}, lost, lost], 0])
+    take = json.dumps({"event": "take", "block": 1, "holder": name, "note": name}) + "\n"
+    for text, options in ((HEAD + take + take, []), (batch + "\n", ["--engine", "vllm", "--from-start"])):
+        code, printed = out(capsys, log(text), *options)
+        assert code == 1 and all(line.isprintable() for line in printed.split("\n")), printed
+        assert "\r" not in printed
+
+
 def test_options_of_streams_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     rest = chain(PROMPT, 2, 1)
     code, printed = out(capsys, stream([rest]))

@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,13 @@ def test_what_cannot_be_read_is_one_clear_error(line: Any, what: str, tmp_path: 
         list(read_batches([path]))
     assert what in error.value.what and (error.value.line, error.value.file) == (1, str(path))
     assert error.value.expected
+
+
+@pytest.mark.parametrize("value", [msgspec.msgpack.Ext(5, b"a"), datetime(2026, 1, 1, tzinfo=UTC)], ids=["ext", "time"])
+def test_values_that_only_msgpack_has_are_contents_like_others(value: Any, tmp_path: Path) -> None:
+    assert found(judge(tmp_path, [FIRST | {"token_ids": [value, 8]}, FIRST | {"token_ids": [value, 8]}])) == []
+    other = judge(tmp_path, [FIRST | {"token_ids": [value, 8]}, FIRST | {"token_ids": [value, 9]}])
+    assert found(other) == [("one_content", 2)]
 
 
 def test_the_engine_is_found_out_by_what_only_it_sends(tmp_path: Path) -> None:
@@ -347,7 +355,7 @@ def test_the_keys_at_the_end_are_compared_with_a_dump(tmp_path: Path) -> None:
     assert found(twice) == [] and [n.rule for n in twice.notes] == ["not_in_dump"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "7", '[{"hsh": 1}]', "[1.5]", '{"a": "b"}'])
+@pytest.mark.parametrize("text", ["", "{", "7", '[{"hsh": 1}]', "[1.5]", '{"a": "b"}', '{"a": -1}'])
 def test_a_dump_that_cannot_be_read_is_one_clear_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     path.write_text(text)

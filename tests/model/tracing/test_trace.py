@@ -177,6 +177,47 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
     assert report.finding is None and (report.believed, report.holes) == (0, [])
 
 
+@pytest.mark.parametrize("parts", [(2, 1), (3, 1), (1, 1), (3, 2)])
+def test_files_in_another_order_are_told(parts: tuple[int, int], tmp_path: Path) -> None:
+    files = [write(tmp_path / f"log.{n}", [{**HEAD, "part": part}]) for n, part in enumerate(parts)]
+    write(files[1], [{**HEAD, "part": parts[1]}, *STORY[:1]])
+    (hole,) = trace_events(files).holes
+    assert "the oldest first" in hole
+    write(files[1], [{**HEAD, "part": parts[0] + 2}, *STORY[:1]])
+    (hole,) = trace_events(files).holes
+    assert "the oldest first" not in hole
+
+
+BEYOND: dict[str, Line] = {
+    "the first beyond": {**STORY[0], "block": 4},
+    "far beyond": {**STORY[0], "block": 900},
+    "what is given back": {"event": "release", "block": 4, "seat": "a[0]"},
+    "what is written": {"event": "write", "block": 4, "chain": [7]},
+    "in a set": {"snapshot": {"blocks.free": [1, 4]}},
+    "in a map": {"snapshot": {"entry": [[[7, 8], 4]]}},
+    "in front of one that is there": {"snapshot": {"holders": [[4, ["a[0]"]], [3, ["b[0]"]]]}},
+    "in a whole state": {"snapshot": {"content": [[4, [7, 8]]]}, "complete": True},
+}
+
+
+@pytest.mark.parametrize("line", BEYOND.values(), ids=BEYOND)
+@pytest.mark.parametrize("head", [HEAD, START], ids=["late", "start"])
+def test_blocks_that_there_are_not_are_found_as_such(head: Line, line: Line, tmp_path: Path) -> None:
+    before = [{**STORY[0], "block": 2}] if head is START else []
+    report = trace(tmp_path, [head, *before, line, STORY[0]])
+    found = report.finding
+    assert found is not None and (found.rule, found.line) == ("prefix_cache/numbers", 2 + len(before))
+    assert found.says == "numbers of Block are 0 to 3, as num_blocks of the header says" and "Block" in found.because
+    assert not report.scenario
+
+
+def test_blocks_that_the_header_names_are_there(tmp_path: Path) -> None:
+    head = {**START, "usable": [2, 99]}
+    assert trace(tmp_path, [head, {**STORY[0], "block": 99}]).finding is None
+    found = trace(tmp_path, [head, {**STORY[0], "block": 98}]).finding
+    assert found is not None and found.rule == "prefix_cache/numbers"
+
+
 def test_a_packed_log_is_unpacked(tmp_path: Path) -> None:
     plain = write(tmp_path / "log", [START, *STORY, STORY[6]])
     packed = tmp_path / "log.gz"
@@ -214,6 +255,8 @@ BAD: dict[str, tuple[list[Line | str], int, str]] = {
     "no object": ([START, "[1]"], 2, "no JSON object"),
     "another format": ([{**START, "kvspec": "else"}], 1, "a log of 'else'"),
     "another version": ([{**START, "version": 2}], 1, "version 2"),
+    "a flag for a version": ([{**START, "version": True}], 1, "version True"),
+    "a flag for a part": ([{**START, "part": True}], 1, "part is True"),
     "unknown chapter": ([{**START, "chapter": "cache"}], 1, "chapter 'cache'"),
     "no size": ([{k: v for k, v in START.items() if k != "num_blocks"}], 1, "no num_blocks"),
     "no block size": ([{k: v for k, v in START.items() if k != "block_size"}], 1, "no block_size"),
@@ -238,6 +281,9 @@ BAD: dict[str, tuple[list[Line | str], int, str]] = {
     "a flag for a block": ([START, {**STORY[0], "block": True}], 2, "True for 'block'"),
     "a chain that is none": ([START, {"event": "evict", "key": [7, "8"]}], 2, "[7, '8'] for 'key'"),
     "a context that is none": ([START, {"event": "evict", "key": {"tokens": [7, 8], "salt": 3}}], 2, "'salt': 3"),
+    "images that are none": ([START, {"event": "evict", "key": {"tokens": [7, 8], "images": 3}}], 2, "'images': 3"),
+    "a text for images": ([START, {"event": "evict", "key": {"tokens": [7, 8], "images": "ab"}}], 2, "'images': 'ab'"),
+    "a flag for a token": ([START, {"event": "evict", "key": [7, True]}], 2, "[7, True] for 'key'"),
     "a seat that is none": ([START, {**STORY[0], "seat": ["seat", 1]}], 2, "'seat' for 'seat'"),
     "a seat with too little": ([START, {**STORY[0], "seat": ["seq_at", "a"]}], 2, "for 'seat'"),
     "a seat that cannot be read": ([START, {**STORY[0], "seat": "a[0"}], 2, "'a[0' for 'seat'"),
