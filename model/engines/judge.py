@@ -105,7 +105,16 @@ class EngineAcceptor(Judging[Any]):
 
     def evict(self, num_blocks: int, rank: int = 0) -> None:
         misuse = f"eviction of {num_blocks} blocks" if num_blocks < 0 else None
-        self._judge("evict", (num_blocks,), lambda: self.engine.evict(num_blocks), self._all, misuse)
+
+        def explain(records: list[AnyRecord]) -> None:
+            idle = 0 if any(map(_in_use, self.pool.memories)) else sum(len(m.keyed) for m in self.pool.memories)
+            evicted = self.counts["evictions"]
+            self._all(records)
+            if self.pool.layout.evicts and num_blocks and idle and self.counts["evictions"] == evicted:
+                what = f"{num_blocks} blocks were to be evicted, and none was; {idle} have a key, and nobody has any"
+                raise Violation(Family.PROGRESS, "evict_enough", what)
+
+        self._judge("evict", (num_blocks,), lambda: self.engine.evict(num_blocks), explain, misuse)
 
     def reset(self) -> bool:
         """Drop every key; whether that was done."""
@@ -126,7 +135,7 @@ class EngineAcceptor(Judging[Any]):
                 raise Violation(Family.MAP_TRUTH, "reset_forgets", what)
 
     def _reset_refused(self) -> None:
-        if not self.pool.requests and all(memory.unheld == len(memory.store.ids) for memory in self.pool.memories):
+        if not self.pool.requests and not any(map(_in_use, self.pool.memories)):
             raise Violation(Family.PROGRESS, "reset_refused", "a reset was refused, and no block is in use")
 
     def close(self) -> None:
@@ -420,7 +429,7 @@ class EngineAcceptor(Judging[Any]):
             place, block = new.came[0]
             what = f"{call.name} was refused, and {place} has got block {block}"
             raise Violation(Family.ATOMIC_FAILURE, "refusal_changes_nothing", what)
-        if call.late or call.seq is None or call.room <= 0:
+        if call.late or call.seq is None:
             return
         wanted = [self._need(call, store) for store in range(len(self.pool.memories))]
         free = [memory.unheld for memory in self.pool.memories]
@@ -657,6 +666,11 @@ class EngineAcceptor(Judging[Any]):
 
     def _of_store(self, number: int) -> str:
         return f" of store {number}" if len(self.pool.memories) > 1 else ""
+
+
+def _in_use(memory: Memory) -> bool:
+    """Somebody beside the cache holds a block."""
+    return memory.unheld < len(memory.store.ids)
 
 
 def _is_refused(records: Sequence[AnyRecord]) -> bool:

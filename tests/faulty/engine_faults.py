@@ -317,6 +317,10 @@ def evict_held(self: Manager, num_blocks: int) -> None:
             self.queue.append(block)
 
 
+def evict_nothing(self: Manager, num_blocks: int) -> None:
+    """What is to be evicted stays."""
+
+
 # -- hits --------------------------------------------------------------------------------------------------------------
 
 

@@ -104,6 +104,7 @@ FAULTS: Final = (
     _manager("a reset keeps a key", "map_truth/reset_forgets", reset=f.reset_keeps_one),
     _engine("a reset is always refused", "progress/reset_refused", reset=f.reset_refused),
     _manager("evicted blocks are free while they are held", "holders/ref_count", evict=f.evict_held),
+    _manager("nothing is evicted", "progress/evict_enough", evict=f.evict_nothing),
     # -- hits
     _manager("a hit is a block too short", "map_truth/hit_longest", look_up=f.look_up_short),
     _manager("a hit is cut where something was given back", "map_truth/hit_longest", look_up=f.look_up_as_ordered),

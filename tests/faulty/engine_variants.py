@@ -209,6 +209,23 @@ def done_at_known(self: Engine, request: Request, stop: int) -> None:
         Engine._done(self, request, stop)
 
 
+def allocate_ahead(self: Manager, request: Request, stop: int, hit: int | None = None) -> bool:
+    """Where there is room, a block more than is asked for; a refusal changes the order of free blocks."""
+    granted = Manager.allocate(self, request, stop, hit)
+    if granted and len(self.queue) > 3:
+        for group, kind in enumerate(self.groups):
+            if kind.kind == "attention":
+                self._put(request, group, len(request.tables[group]), self.take())
+    elif self.queue:
+        self.queue.append(self.queue.pop(0))
+    return granted
+
+
+def evict_all(self: Manager, num_blocks: int) -> None:
+    """More goes than was to go, in use or not."""
+    self.key_of.clear()
+
+
 VARIANTS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "take_newest": ({"take": take_newest}, {}),
     "take_any": ({"take": take_any}, {}),
@@ -230,6 +247,8 @@ VARIANTS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "free_unkeyed": ({}, {"look": look_unkeyed, "layout": layout_unkeyed}),
     "look_cache_counts": ({}, {"look": look_cache_counts, "layout": layout_cache_counts}),
     "allocate_spares": ({"allocate": allocate_spares}, {"_allocate": allocate_told}),
+    "allocate_ahead": ({"allocate": allocate_ahead}, {}),
+    "evict_all": ({"evict": evict_all}, {}),
     "done_at_known": ({}, {"_done": done_at_known}),
 }
 """By name, what replaces methods of the manager, and of the engine."""
