@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvspec.model.engines.protocol import AnyRecord, Ended, Forward, KeyEvent, Known, Move, Run
+from kvspec.model.engines.protocol import AnyRecord, Ended, Forward, KeyEvent, Known, Move, Pin, Run
 from kvspec.model.engines.recorder import Seen
 from kvspec.model.engines.reference import Key, Manager, ModelEngineTarget, Plan, Request
 
@@ -319,6 +319,24 @@ def evict_held(self: Manager, num_blocks: int) -> None:
 
 def evict_nothing(self: Manager, num_blocks: int) -> None:
     """What is to be evicted stays."""
+
+
+def free_unpinned(self: Manager, request: Request) -> None:
+    """What a transfer still reads may be handed out."""
+    self.__dict__["moving"] = {number: block for number, block in enumerate(request.tables[0]) if block is not None}
+    Manager.free(self, request)
+
+
+def step_unpinned(self: Engine) -> list[AnyRecord]:
+    """The transfers of a step before are over."""
+    self.manager.__dict__["moving"] = {}
+    self.recorder.call("end_transfers")
+    return Engine.step(self)
+
+
+def look_moving(self: Engine) -> Seen:
+    moving = self.manager.__dict__.get("moving", {})
+    return look_blindly(self)._replace(pins=[Pin(f"transfer {at}", 0, moving[at]) for at in moving])
 
 
 # -- hits --------------------------------------------------------------------------------------------------------------

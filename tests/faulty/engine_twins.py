@@ -88,6 +88,10 @@ FAULTS: Final = (
     _manager("a block too few is handed out", "units/room", _wanted=f.allocate_one_less),
     _manager("the blocks of a hit are mounted in the wrong order", "map_truth/hit_content", _hits=f.hits_swapped),
     _manager("places move up where there is a gap", "units/room", _put=f.put_in_the_first_gap),
+    Fault(
+        "free_unpinned", "what a transfer still reads is handed out", TAKEN,
+        {"free": f.free_unpinned}, {"look": f.look_moving, "step": f.step_unpinned, "capabilities": BLIND},
+    ),
     # -- keys
     _manager("a key says nothing of the blocks before", "key/equal_key_equal_content", key=f.key_of_block),
     _manager("a key says nothing of the context", "map_truth/hit_content", key=f.key_without_context),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvspec.model.engines.protocol import AnyRecord, Layout, Store
+from kvspec.model.engines.protocol import AnyRecord, Layout, Pin, Store
 from kvspec.model.engines.recorder import Seen
 from kvspec.model.engines.reference import Key, Manager, ModelEngineTarget, Plan, Request
 
@@ -85,6 +85,37 @@ def free_publishes(self: Manager, request: Request) -> None:
     for at, block in enumerate(table[: request.computed // size]):
         if block is not None and self.groups[0].kind == "attention":
             self.key_of[block] = self.key(request, 0, (at + 1) * size)
+
+
+def free_transfers(self: Manager, request: Request) -> None:
+    """Of what is given back some is still read by a transfer, which holds it for a while."""
+    moving = self.__dict__.setdefault("moving", {})
+    for table in request.tables:
+        for block in table:
+            if block is not None and self.random.random() < 0.3:
+                self.touch(block)
+                moving[len(moving)] = block
+    Manager.free(self, request)
+
+
+def look_transfers(self: Engine) -> Seen:
+    seen, moving = Engine.look(self), self.manager.__dict__.get("moving", {})
+    return seen._replace(pins=[*seen.pins, *(Pin(f"transfer {number}", 0, moving[number]) for number in moving)])
+
+
+def end_transfers(self: Engine) -> list[AnyRecord]:
+    for block in self.manager.__dict__.pop("moving", {}).values():
+        self.manager.drop(block)
+    self.recorder.call("end_transfers")
+    return self.recorder.taken()
+
+
+def step_transfers(self: Engine) -> list[AnyRecord]:
+    return [*Engine.step(self), *end_transfers(self)]
+
+
+def abort_transfers(self: Engine, seq: str) -> list[AnyRecord]:
+    return [*Engine.abort(self, seq), *end_transfers(self)]
 
 
 def publish_once(self: Manager, request: Request, start: int, stop: int) -> None:
@@ -235,6 +266,9 @@ VARIANTS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "free_forwards": ({"free": free_forwards}, {}),
     "drop_forgets": ({"drop": drop_forgets}, {}),
     "step_forgets": ({}, {"step": step_forgets}),
+    "free_transfers": (
+        {"free": free_transfers}, {"look": look_transfers, "step": step_transfers, "abort": abort_transfers},
+    ),
     "free_publishes": ({"publish": publish_nothing, "free": free_publishes}, {}),
     "publish_once": ({"publish": publish_once}, {}),
     "publish_swaps": ({"publish": publish_swaps}, {}),
@@ -250,7 +284,7 @@ VARIANTS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "allocate_ahead": ({"allocate": allocate_ahead}, {}),
     "evict_all": ({"evict": evict_all}, {}),
     "done_at_known": ({}, {"_done": done_at_known}),
-}
+}  # fmt: skip
 """By name, what replaces methods of the manager, and of the engine."""
 
 

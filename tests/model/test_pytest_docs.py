@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -21,6 +22,7 @@ EXAMPLE = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)[0]
 
 
 def run(pytester: pytest.Pytester, plain: str) -> pytest.RunResult:
+    sys.modules.pop("plain", None)  # what another test has imported under this name
     (pytester.path / "plain.py").write_text(plain, encoding="utf-8")
     (pytester.path / "test_plain.py").write_text(EXAMPLE, encoding="utf-8")
     installed = any(entry.name == "kvspec" for entry in metadata.entry_points(group="pytest11"))
