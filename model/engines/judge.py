@@ -237,13 +237,14 @@ class EngineAcceptor(Judging[Any]):
         new = _Changes(self, call.shown)
         self._forget(new.replaced())
         self._publish(new.published(early=True))
+        self._pin(new.handed_over())
         self._release(new, call)
         taken = self._match(new, call)
         self._forget(new.dropped)
         for place, block in taken:
             self._take(place, block)
         self._publish(new.published(early=False))
-        self._pin(new)
+        self._pin(new.pins)
         self.counts["allocations"] += not call.refused and bool(new.came or call.hit is not None)
         if call.refused:
             self._refused(call, new)
@@ -304,6 +305,7 @@ class EngineAcceptor(Judging[Any]):
                 have += [None] * (len(table) - len(have))
         for pin in sorted(self._pins - new.pins, key=str):
             self.pool.memories[pin.store].fire["unhold"](pin.block, pin.name)
+        self._pins &= new.pins
 
     def _match(self, new: _Changes, call: Call) -> list[tuple[Place, int]]:
         """Mount what was found in the cache, or is shared with a parent; what is left was taken."""
@@ -416,10 +418,10 @@ class EngineAcceptor(Judging[Any]):
             what = f"{chain} and {self._chains[key]} (or their contexts, or groups) share a key"
             raise Violation(Family.KEY, "equal_key_equal_content", what)
 
-    def _pin(self, new: _Changes) -> None:
-        for pin in sorted(new.pins - self._pins, key=str):
+    def _pin(self, pins: set[Pin]) -> None:
+        for pin in sorted(pins - self._pins, key=str):
             self.pool.memories[pin.store].fire["hold"](pin.block, pin.name)
-        self._pins = new.pins
+        self._pins |= pins
 
     # -- refusals ------------------------------------------------------------------------------------------------
 
@@ -722,6 +724,11 @@ class _Changes:
     def is_gone(self, seq: str) -> bool:
         """The request has nothing any more."""
         return all(block is None for table in self._tables.get(seq, ()) for block in table)
+
+    def handed_over(self) -> set[Pin]:
+        """Pins of blocks that leave their tables by this call, and come to no other: they are held all the time."""
+        left, came = ({(self._pool.group(at).store, block) for at, block in moved} for moved in (self.left, self.came))
+        return {pin for pin in self.pins if (pin.store, pin.block) in left - came}
 
     def replaced(self) -> list[set[int]]:
         """Blocks that were held before, and have another key now; they are dropped no more."""
