@@ -698,6 +698,7 @@ class _Changes:
         self.left: list[tuple[Place, int]] = []
         self.came: list[tuple[Place, int]] = []
         self.pins = judge._pins if shown.pins is None else set(shown.pins)
+        self._unpinned = judge._pins - self.pins
         for seq, tables in shown.tables.items():
             self._compare(judge._request(seq), seq, tables)
         self._new = self._just_taken()
@@ -726,8 +727,9 @@ class _Changes:
         return all(block is None for table in self._tables.get(seq, ()) for block in table)
 
     def handed_over(self) -> set[Pin]:
-        """Pins of blocks that leave their tables by this call, and come to no other: they are held all the time."""
+        """Pins of blocks that lose a holder by this call, and come to no table: they are held all the time."""
         left, came = ({(self._pool.group(at).store, block) for at, block in moved} for moved in (self.left, self.came))
+        left |= {(pin.store, pin.block) for pin in self._unpinned}
         return {pin for pin in self.pins if (pin.store, pin.block) in left - came}
 
     def replaced(self) -> list[set[int]]:

@@ -99,8 +99,10 @@ def free_transfers(self: Manager, request: Request) -> None:
 
 
 def look_transfers(self: Engine) -> Seen:
+    """Who does the transfer changes from call to call."""
     seen, moving = Engine.look(self), self.manager.__dict__.get("moving", {})
-    return seen._replace(pins=[*seen.pins, *(Pin(f"transfer {number}", 0, moving[number]) for number in moving)])
+    turn = self.__dict__["turn"] = 1 - self.__dict__.get("turn", 0)
+    return seen._replace(pins=[*seen.pins, *(Pin(f"transfer {turn} {number}", 0, moving[number]) for number in moving)])
 
 
 def end_transfers(self: Engine) -> list[AnyRecord]:
