@@ -431,7 +431,7 @@ class EngineAcceptor(Judging[Any]):
             place, block = new.came[0]
             what = f"{call.name} was refused, and {place} has got block {block}"
             raise Violation(Family.ATOMIC_FAILURE, "refusal_changes_nothing", what)
-        if call.late or call.seq is None:
+        if call.late or call.seq is None or call.room <= 0:
             return
         wanted = [self._need(call, store) for store in range(len(self.pool.memories))]
         free = [memory.unheld for memory in self.pool.memories]

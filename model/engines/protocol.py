@@ -208,7 +208,7 @@ class Call(Record, frozen=True):
             them. None: no look-up.
         refused: the manager had no room.
         room: for a refusal: tokens for which the request was to have room, the most that the call may ask for: the
-            whole prompt, where all of it has to fit. At least 1, unless it is late.
+            whole prompt, where all of it has to fit. 0: nobody asks whether there was room.
         spare: for a refusal: for each store, blocks that the call may leave free beside (a watermark); empty: none.
         late: a refusal that is legal for another reason than room, such as a hit that is not there yet.
         parent: the request whose blocks it came to share by the call (fork), at the same places.

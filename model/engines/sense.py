@@ -52,8 +52,8 @@ class Sense:
         self._of_stores(call.name, "free counts", shown.free, Capability.FREE_COUNT)
         if call.spare:
             self._as_many(call.name, "numbers of spare blocks", call.spare, self._stores, "stores")
-        if call.refused and not call.late and (call.seq is None or call.room < 1):
-            raise _senseless(f"{call.name} was refused room for {call.room} tokens to {call.seq}", "whom, and how much")
+        if call.refused and not call.late and call.seq is None:
+            raise _senseless(f"{call.name} was refused to nobody", "whom, or that it is late")
         for pin in shown.pins or ():
             self._store(pin.store, call.name)
 

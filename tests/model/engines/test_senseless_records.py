@@ -128,7 +128,6 @@ SENSELESS: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
     "a hit of nobody": (with_call(seq="z", hit=2), "holders/gave_back"),
     "a negative hit": (with_call(seq="a", hit=-2), "map_truth/hit_length"),
     "a hit of half a token": (with_call(seq="a", hit=0.5), "map_truth/hit_length"),
-    "a refusal of no room": (with_call(seq="a", refused=True, room=0), "misuse/records"),
     "a refusal of nobody": (with_call(seq=None, refused=True, room=3), "misuse/records"),
     "spare blocks of too many stores": (with_call(refused=True, spare=(1, 1)), "misuse/records"),
     "a child of nobody": (with_call(tables={"a": [[13], [12]]}, keys=[{}], parent="z"), "holders/gave_back"),
