@@ -24,7 +24,7 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.model.plain import printable
+from kvspec.model.plain import one_line, printable
 from kvspec.model.reporting.saving import save_text
 from kvspec.model.scenario import ScenarioError
 from kvspec.model.scenario.events import chapter_names, load_chapter
@@ -131,8 +131,8 @@ def trace(
     if isinstance(report, StreamReport):
         _print_stream(out, report)
         return write(report, None, "\n".join(listed(report.findings)))
-    saved = _save(save, report) if report.scenario else None
-    _print_events(out, report, saved)
+    saved, unsaved = _save(save, report) if report.scenario else (None, "")
+    _print_events(out, report, saved, unsaved)
     found = report.finding
     return write(report, saved, "" if found is None else f"{found.file}:{found.line}: {found.rule}: {found.says}")
 
@@ -216,13 +216,17 @@ def _verdict(report: TraceReport | StreamReport) -> str:
     return "violated" if wrong else "holds" if seen else "vacuous"
 
 
-def _save(folder: Path, report: TraceReport) -> Path:
+def _save(folder: Path, report: TraceReport) -> tuple[Path | None, str]:
+    """Where the scenario is, or why it could not be saved: the finding is told all the same."""
     assert report.finding is not None
     comment = f"# {report.finding.rule}: {report.finding.says}\n"
-    return save_text(folder, report.finding.rule.replace("/", "."), ".kv", comment + report.scenario)
+    try:
+        return save_text(folder, report.finding.rule.replace("/", "."), ".kv", comment + report.scenario), ""
+    except OSError as error:
+        return None, f"{one_line(error.filename or str(folder))}: {error.strerror or error}"
 
 
-def _print_events(out: Console, report: TraceReport, saved: Path | None) -> None:
+def _print_events(out: Console, report: TraceReport, saved: Path | None, unsaved: str) -> None:
     if report.chapter:
         out.print(f"chapter      {report.chapter}, {_STARTS[report.started]}")
     shots = f", {counted(report.snapshots, 'snapshot')}" if report.snapshots else ""
@@ -249,6 +253,8 @@ def _print_events(out: Console, report: TraceReport, saved: Path | None) -> None
             out.print(f"  {title if not number else '':<11}{fact}")
     if saved is not None:
         out.print(f"  run it     kvspec run {saved}")
+    if unsaved:
+        out.print(f"  not saved  {unsaved}")
 
 
 def _print_unknown(out: Console, report: TraceReport) -> None:

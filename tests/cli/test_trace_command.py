@@ -68,6 +68,13 @@ def test_what_could_not_have_been_ends_with_1_and_is_saved(capsys: pytest.Captur
     assert failure is not None and failure.get("message", "").startswith("log.jsonl:3: blocks.take/require")
 
 
+@pytest.mark.parametrize("folder", ["log.jsonl/below", "log.jsonl/below/it"])
+def test_a_finding_that_cannot_be_saved_is_told_all_the_same(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = out(capsys, log(HEAD + TAKE + TAKE), "--json", "r.json", "--save", folder)
+    assert code == 1 and "violated at event 2" in printed and "  not saved  " in printed and "run it" not in printed
+    assert json.loads(Path("r.json").read_text())["verdict"] == "violated"
+
+
 def test_each_finding_of_a_stream_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = out(capsys, stream([removed(n) for n in range(12)]), "--json", "r.json")
     assert code == 1 and "violated: 12 findings" in printed and "and 2 more" in printed
