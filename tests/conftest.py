@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -36,6 +37,8 @@ hypothesis.settings.register_profile(
 gc.set_threshold(20_000, 20, 20)  # terms and chapters live long: a tenth of the time went into looking at them again
 SLOW_PEERS = ("vllm", "sglang")
 """Their tests run where they are asked for by their folder or file."""
+SOME_FAULTS = {"transformers": 4, "lmdeploy": 4}
+"""So many of the faults that are planted in them are enough for every run; each takes a new process of seconds."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 hypothesis.settings.load_profile(PROFILE)
 
@@ -47,6 +50,7 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The only place where a test is skipped, so that the list of reasons stays short and visible."""
     gpu: bool | None = None
+    faults: Counter[str] = Counter()
     for item in items:
         if item.get_closest_marker("gpu"):
             if gpu is None:
@@ -59,8 +63,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             peer = marker.args[0]
             if not environment.has(peer):
                 item.add_marker(pytest.mark.skip(reason=f"needs {peer} in .peers (make peer-{peer})"))
-            elif peer in SLOW_PEERS and not any("peers" in argument for argument in item.config.args):
+            elif any("peers" in argument for argument in item.config.args):
+                continue
+            elif peer in SLOW_PEERS:
                 item.add_marker(pytest.mark.skip(reason=f"{peer} takes long (make test-peers)"))
+            elif "fault" in getattr(getattr(item, "callspec", None), "params", {}):
+                faults[peer] += 1
+                if faults[peer] > SOME_FAULTS.get(peer, faults[peer]):
+                    item.add_marker(pytest.mark.skip(reason=f"other faults of {peer} take long (make test-peers)"))
         for marker in item.iter_markers("needs_file"):
             if not os.path.exists(marker.args[0]):
                 item.add_marker(pytest.mark.skip(reason=f"needs the file {os.path.basename(marker.args[0])}"))
