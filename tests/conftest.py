@@ -10,6 +10,7 @@ import gc
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -39,12 +40,23 @@ SLOW_PEERS = ("vllm", "sglang")
 """Their tests run where they are asked for by their folder or file."""
 SOME_FAULTS = {"transformers": 4, "lmdeploy": 4}
 """So many of the faults that are planted in them are enough for every run; each takes a new process of seconds."""
+OF_THE_CALLER = ("CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "COLUMNS", "LINES", "TERM", "PYTEST_ADDOPTS")
+"""What of the caller's environment changes how programs write; a test sets those that it is about."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 hypothesis.settings.load_profile(PROFILE)
 
 
 def pytest_report_header() -> str:
     return f"hypothesis profile: {PROFILE}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def same_environment() -> Iterator[None]:
+    """What is printed is the same on a terminal, on a server for tests (``CI``) and in a narrow window."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OF_THE_CALLER:
+            patch.delenv(name, raising=False)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
