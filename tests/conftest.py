@@ -40,7 +40,7 @@ SLOW_PEERS = ("vllm", "sglang")
 """Their tests run where they are asked for by their folder or file."""
 SOME_FAULTS = {"transformers": 4, "lmdeploy": 4}
 """So many of the faults that are planted in them are enough for every run; each takes a new process of seconds."""
-OF_THE_CALLER = ("CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "COLUMNS", "LINES", "TERM", "PYTEST_ADDOPTS")
+OF_THE_CALLER = ("CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "COLUMNS", "LINES", "PYTEST_ADDOPTS")
 """What of the caller's environment changes how programs write; a test sets those that it is about."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 hypothesis.settings.load_profile(PROFILE)
