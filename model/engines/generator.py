@@ -13,6 +13,8 @@ from kvspec.model.operations import AnyOperation
 
 _LAST_STEPS: Final = 400
 """So many steps are enough for what is left at the end of an episode; whoever is there then is ended."""
+_COME_AFTER: Final = 4
+"""So many requests come when all keys have been dropped: what that has left undone shows in them."""
 _CROWDED: Final = 0.3
 _COMES: Final = 0.22
 _GOES: Final = 0.03
@@ -96,7 +98,19 @@ class EngineGenerator:
         return ops.Submit(f"r{self._number}", prompt, output, source.choice(self._contexts), source.integer(0, 2))
 
     def ending(self) -> Iterator[AnyOperation]:
-        """All requests come to their end, or are ended, and all keys are dropped."""
+        """All requests come to their end, or are ended, and all keys are dropped. Then some come again: many managers
+        drop nothing while one is there."""
+        yield from self._over()
+        if self.layout.evicts:
+            yield ops.Evict(self.source.integer(1, 4))
+        yield ops.Reset()
+        for _ in range(_COME_AFTER):
+            yield self._submit()
+            yield ops.Step(self.source.integer(1, 4))
+        yield from self._over()
+        yield ops.Reset()
+
+    def _over(self) -> Iterator[AnyOperation]:
         if self.source.chance(0.5):
             for _ in range(_LAST_STEPS):
                 if not self.pool.requests:
@@ -104,7 +118,6 @@ class EngineGenerator:
                 yield ops.Step()
         yield from (ops.Abort(seq) for seq in tuple(self.pool.requests))
         yield ops.Step()
-        yield ops.Reset()
 
     def closing(self) -> Iterator[AnyOperation]:
         """The engine is closed."""
