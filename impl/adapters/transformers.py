@@ -250,31 +250,52 @@ class Engine:
             self._told()
         return self.recorder.taken()
 
-    def _planned(self, requests_in_batch: list[Any], **_: Any) -> None:
+    def _planned(self, requests_in_batch: list[Any], num_q_tokens: int, max_kv_read: int, **_: Any) -> None:
         """In the place of `ContinuousBatchingIOs.prepare_batch_tensors`: the device gets the batch."""
         self._batch, runs = requests_in_batch, []
         for future in requests_in_batch:
             state, start = future.state, future.state.position_offset
-            self._check_positions(state.request_id, start, future.query_length)
             state.position_offset += future.query_length
             runs.append(Run(state.request_id, start, state.position_offset))
+        self._check_sizes(runs, num_q_tokens, max_kv_read)
+        for run in runs:
+            self._check_positions(run.seq, run.start, run.stop - run.start)
         self.recorder.add(Forward(runs))
 
+    def _check_sizes(self, runs: list[Run], num_q_tokens: int, max_kv_read: int) -> None:
+        """The device is told of as many tokens as there are, and of as many to read (where of none, none is read)."""
+        new, old = sum(run.stop - run.start for run in runs), [self._seen(run.start) for run in runs]
+        most = max(sum(len(seen[number]) for seen in old) for number in range(len(self._allocators)))
+        if num_q_tokens != new or max_kv_read < most:
+            told = f"{num_q_tokens} new tokens and {max_kv_read} to be read"
+            raise PositionError(f"a batch is said to have {told}; it has {new} and {most}")
+
+    def _seen(self, start: int) -> list[range]:
+        """For each kind of layers the tokens before this one that it sees."""
+        window = self._engine.window
+        return [range(0 if a.supports_block_sharing else max(0, start - window + 1), start) for a in self._allocators]
+
     def _check_positions(self, seq: str, start: int, count: int) -> None:
-        """Where the device is told to write and to read is where the table has these tokens."""
-        for allocator in self._allocators:
-            if allocator.supports_block_sharing:
-                written, read = range(start, start + count), range(start + count)
-            else:  # what is new is not read from the cache, and only the last tokens of it stay
-                window = self._engine.window
-                written = range(max(start, start + count - window), start + count)
-                read = range(max(0, start - window + 1), start)
-            told = allocator.get_write_indices(seq, start, count)[-len(written) :]
-            if told != self._positions(allocator, seq, written):
-                raise PositionError(f"{seq} writes tokens {written} to {told}, which is not where its table has them")
-            told = allocator.get_read_indices(seq, start, count)[: len(read)]
-            if told != self._positions(allocator, seq, read):
-                raise PositionError(f"{seq} reads tokens {read} from {told}, which is not where its table has them")
+        """Where the device is told to write and to read is where the table has these tokens, and nowhere else."""
+        written: list[list[int]] = [[] for _ in self._allocators]
+        read: list[list[int]] = [[] for _ in self._allocators]
+        self.cache.extend_read_and_write_indices(seq, start, count, read, written)
+        for allocator, seen, writes, reads in zip(self._allocators, self._seen(start), written, read, strict=True):
+            is_ring, new = not allocator.supports_block_sharing, range(start, start + count)
+            kept = new[-self._engine.window :] if is_ring else new  # what comes before them is written for nobody
+            lost, there = writes[: count - len(kept)], writes[count - len(kept) :]
+            if there != self._positions(allocator, seq, kept) or not self._is_trash(allocator, lost):
+                raise PositionError(f"{seq} writes tokens {new} to {writes}, which is not where its table has them")
+            # Rings are read before they are written: of what is new it is said only that it belongs there.
+            wanted = self._positions(allocator, seq, seen)
+            wanted += [allocator.sentinel_index] * count if is_ring else there
+            if reads != wanted or len(reads) != allocator.get_seqlen_k(start, count):
+                raise PositionError(f"{seq} reads tokens {seen} and {new} from {reads}, and they are at {wanted}")
+
+    def _is_trash(self, allocator: Any, positions: list[int]) -> bool:
+        """They are in the second reserved sector, from which nothing is read."""
+        sector = allocator.blocks_per_sector * allocator.block_physical_stride
+        return all(position // sector == 1 for position in positions)
 
     def _positions(self, allocator: Any, seq: str, tokens: range) -> list[int]:
         table, size, found = allocator.block_table[seq], self._config.block_size, []
