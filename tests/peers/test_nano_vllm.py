@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from peers.cheap import driven, process, scripts, shows
+from peers.mutated import found, survivors
 from peers.planted import MOST_LINES, faults_of, find
 
 from kvspec.model.remote.client import RemoteTargets
@@ -49,3 +50,9 @@ def test_a_planted_fault_is_found(targets: RemoteTargets, fault: str) -> None:
 @pytest.mark.parametrize("script", scripts("nano_vllm"), ids=lambda path: path.stem)
 def test_a_finding_is_shown_by_its_script(script) -> None:
     shows(script, TARGET)
+
+
+def test_a_mistake_that_nothing_is_found_of_is_listed_with_a_reason() -> None:
+    fates = {(each["function"], each["text"]): each["fate"] for each in found(TARGET)}
+    assert len(fates) > 100
+    assert {mistake: fate for mistake, fate in fates.items() if fate != "found"} == survivors(TARGET)
