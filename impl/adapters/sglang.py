@@ -30,6 +30,7 @@ __all__ = ["NAME", "PACKAGE", "VERSION", "make", "misuse"]
 
 NAME: Final = "sglang"
 ABILITIES: Final = Abilities(("token", "paged"), ("priority", "chunked"), fewest_blocks=8)
+MINIMUM: Final = {"hits": 10, "evictions": 10, "refusals": 10, "preemptions": 1}
 
 
 class Radix(TreeCache):
@@ -67,7 +68,7 @@ def make(config: PoolConfig) -> SglangEngine:
     variant = config.engine.variant or ABILITIES.variants[0]
     page_size = 1 if variant == "token" else max(2, config.block_size)
     cache = Radix(variant, config.num_blocks - 1, page_size, config.engine.max_running)
-    return SglangEngine(cache, config.engine, ABILITIES)
+    return SglangEngine(cache, config.engine, ABILITIES, MINIMUM)
 
 
 def misuse() -> None:

@@ -9,7 +9,7 @@ cache are the package's own. What is here is the loop of `sglang.srt.managers.sc
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from math import ceil
 from typing import Any, Final
@@ -55,6 +55,7 @@ class SglangEngine:
         cache: what it schedules for.
         config: how.
         abilities: what else it could have been made as.
+        minimum: what a run of all of them must have seen.
 
     Attributes:
         published: the events that were published.
@@ -65,8 +66,10 @@ class SglangEngine:
     capabilities = frozenset({Capability.ENGINE, Capability.FREE_COUNT, Capability.CACHED_KEYS})
     hit_limit: Final = "all_but_one"
 
-    def __init__(self, cache: TreeCache, config: EngineConfig, abilities: Abilities) -> None:
-        self.abilities = abilities
+    def __init__(
+        self, cache: TreeCache, config: EngineConfig, abilities: Abilities, minimum: Mapping[str, int]
+    ) -> None:
+        self.abilities, self.minimum = abilities, minimum
         self._cache, self._config = cache, config
         self._model = model_config()
         runtime_context.get_context().override("kvspec", retraction_policy="priority" if config.priority else "length")

@@ -44,6 +44,9 @@ __all__ = ["NAME", "PACKAGE", "VERSION", "make", "misuse"]
 
 NAME: Final = "sglang-unified"
 ABILITIES: Final = Abilities(("full", "full+sliding", "full+mamba"), ("priority", "chunked"), fewest_blocks=8)
+MINIMUM: Final = {
+    "hits": 10, "evictions": 10, "refusals": 10, "preemptions": 1, "slides": 10, "states": 10, "copies": 10,
+}  # fmt: skip
 
 
 class Unified(TreeCache):
@@ -303,7 +306,7 @@ def make(config: PoolConfig, core: str = "python") -> SglangEngine:
     variant = config.engine.variant or ABILITIES.variants[0]
     page_size = 1 if variant == "full+mamba" else config.block_size
     cache = _CACHES[variant](core, config.num_blocks - 1, page_size, config.engine)
-    return SglangEngine(cache, config.engine, ABILITIES)
+    return SglangEngine(cache, config.engine, ABILITIES, MINIMUM)
 
 
 def misuse() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from peers.cheap import process, scripts, shows
-from peers.planted import MOST_LINES, faults_of, find
+from peers.planted import MOST_LINES, faults_of, find, module_of
 
 from kvspec.impl.adapters import environment
 from kvspec.model import forms
@@ -75,6 +75,25 @@ def test_each_variant_conforms_in_each_way(
     wanted = {"full+sliding": ("slides",), "full+mamba": ("states", "copies")}.get(variant, ())
     seen = {what: report.counts.get(what, 0) for what in ("hits", "evictions", "refusals", "drains", *wanted)}
     assert min(seen.values()) > 0, seen
+
+
+def in_turn(targets: RemoteTargets, target: str) -> ConformReport:
+    report = conform(targets, ConformOptions(operations=5000, form=Form.ENGINES), name=target)
+    assert report.violation is None, str(report.violation)
+    return report
+
+
+@pytest.mark.parametrize("target", VARIANTS)
+def test_all_variants_in_turn_show_what_has_to_be_seen(targets: dict[str, RemoteTargets], target: str) -> None:
+    report = in_turn(targets[target], target)
+    assert report.minimum and not report.unmet, report.unmet
+    assert set(report.variants) == set(VARIANTS[target]) and min(report.variants.values()) > 0
+
+
+def test_a_tree_that_keeps_nothing_breaks_no_promise_and_was_not_tried(targets: dict[str, RemoteTargets]) -> None:
+    with process("sglang", "--patch", f"{module_of('sglang')}:_nothing_kept") as made:
+        report = in_turn(made, "sglang")
+    assert {wanted.counter for wanted in report.unmet} == {"hits", "evictions"}
 
 
 @pytest.mark.parametrize("target", VARIANTS)

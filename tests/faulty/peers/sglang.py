@@ -245,6 +245,11 @@ def published_before_computed() -> None:
     _around(RadixCache, "checkpoint", checkpoint)
 
 
+def _nothing_kept() -> None:
+    """Nothing is ever published: no fault, but then nothing of the tree is tried."""
+    RadixCache.checkpoint = lambda self, req, *, up_to: None
+
+
 def reset_keeps_a_node() -> None:
     """A reset keeps the first node below the root."""
 
