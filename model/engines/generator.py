@@ -101,7 +101,7 @@ class EngineGenerator:
         """All requests come to their end, or are ended, and all keys are dropped. Then some come again: many managers
         drop nothing while one is there."""
         yield from self._over()
-        if self.layout.evicts:
+        if self.layout.evicts and self.source.chance(0.5):
             yield ops.Evict(self.source.integer(1, 4))
         yield ops.Reset()
         for _ in range(_COME_AFTER):

@@ -211,3 +211,76 @@ def ring_one_token_off() -> None:
         return old(self, request_id, past + (0 < past < self.sliding_window - 1), length)
 
     _around(SlidingAttentionCacheAllocator, "get_write_indices", get_write_indices)
+
+
+def ring_read_too_far() -> None:
+    """Of a sliding layer two tokens too many are read: what is longest gone has been written over."""
+
+    def get_read_indices(old: Any, self: Any, request_id: str, past: int, length: int) -> Any:
+        told = old(self, request_id, past, length)
+        return [*told[: len(told) - length], *told[:2], *told[len(told) - length :]] if past > length else told
+
+    _around(SlidingAttentionCacheAllocator, "get_read_indices", get_read_indices)
+
+
+def ring_without_trash() -> None:
+    """Of tokens that go out of the window in their own step nothing is said, so that there are too few places."""
+
+    def get_write_indices(old: Any, self: Any, request_id: str, past: int, length: int) -> Any:
+        return old(self, request_id, past, length)[-self.sliding_window :]
+
+    _around(SlidingAttentionCacheAllocator, "get_write_indices", get_write_indices)
+
+
+def written_before_its_place() -> None:
+    """Places before the first new token of a block are written as well."""
+
+    def get_write_indices(old: Any, self: Any, request_id: str, past: int, length: int) -> Any:
+        told = old(self, request_id, past, length)
+        return [*range(told[0] - past % self.tokens_per_page, told[0]), *told]
+
+    _around(FullAttentionCacheAllocator, "get_write_indices", get_write_indices)
+
+
+def read_length_one_off() -> None:
+    """Of a sliding layer one token more is counted than is read."""
+
+    def get_seqlen_k(old: Any, self: Any, past: int, length: int) -> int:
+        return length + min(past, self.sliding_window)
+
+    _around(SlidingAttentionCacheAllocator, "get_seqlen_k", get_seqlen_k)
+
+
+def batch_that_reads_nothing() -> None:
+    """The device is told that a batch reads nothing from the cache."""
+
+    def _process_candidates(old: Any, self: Any, *given: Any) -> Any:
+        *found, _ = old(self, *given)
+        return *found, 0
+
+    _around(Scheduler, "_process_candidates", _process_candidates)
+
+
+# -- dropping all -------------------------------------------------------------------------------------------------
+
+
+def reset_keeps_what_is_idle() -> None:
+    """Blocks that were idle are still taken for that when all keys have been dropped."""
+
+    def reset(old: Any, self: Any) -> None:
+        idle = dict(self.cached_blocks)
+        old(self)
+        self.cached_blocks.update(idle)
+
+    _around(BlockLedger, "reset", reset)
+
+
+def reset_forgets_the_sizes() -> None:
+    """When all keys have been dropped, a sector has another number of blocks."""
+
+    def reset(old: Any, self: Any) -> None:
+        old(self)
+        for trees in self._free_blocks:
+            trees.elems_per_tree += 1
+
+    _around(CachePool, "reset", reset)
