@@ -294,6 +294,13 @@ def reset_keeps_one(self: Manager) -> None:
         self.key_of.update(kept)
 
 
+def reset_lists_padding(self: Manager) -> None:
+    """A reset makes the list of free blocks anew, and begins it with the padding block."""
+    Manager.reset(self)
+    if len(self.queue) == len(self.ids):
+        self.queue[0] = 0
+
+
 def reset_refused(self: Engine) -> list[AnyRecord]:
     self._open()
     self.recorder.call("reset", refused=True, late=True)

@@ -106,6 +106,7 @@ FAULTS: Final = (
     _engine("a second block of a key is told twice", "map_truth/events", look=f.stored_told_again),
     _manager("a reset does nothing", "map_truth/reset_forgets", reset=f.reset_keeps_keys),
     _manager("a reset keeps a key", "map_truth/reset_forgets", reset=f.reset_keeps_one),
+    _manager("a reset lists the padding block", "reserved/padding_handed_out", reset=f.reset_lists_padding),
     _engine("a reset is always refused", "progress/reset_refused", reset=f.reset_refused),
     _manager("evicted blocks are free while they are held", "holders/ref_count", evict=f.evict_held),
     _manager("nothing is evicted", "progress/evict_enough", evict=f.evict_nothing),
