@@ -22,9 +22,17 @@ class Comparing(ContentJudging[P]):
             self._compare_sequence(seq)
 
     def _compare_rank(self, rank: int) -> None:
-        part, view = self.part(rank), self.views[rank]
+        """What names a block comes before counters: of all that is broken together it says most about the cause."""
         if self.sees(Capability.FREE_IDS):
-            same_ids("block", view.free_ids(), part.free)
+            same_ids("block", self.views[rank].free_ids(), self.part(rank).free)
+        if self.sees(Capability.REF_COUNTS):
+            self._compare_references(rank)
+        if self.sees(Capability.CACHED_KEYS):
+            self._compare_keys(rank)
+        self._compare_counters(rank)
+
+    def _compare_counters(self, rank: int) -> None:
+        part, view = self.part(rank), self.views[rank]
         if self.sees(Capability.FREE_COUNT):
             shown, known = view.free_count(), len(part.free)
             if shown != known and not (self._hides and known <= shown <= known + part.reclaimable):
@@ -33,10 +41,6 @@ class Comparing(ContentJudging[P]):
         if self.sees(Capability.USED_COUNT) and view.used_count() != part.used:
             what = f"the target counts {view.used_count()} used blocks, {part.used} are held by sequences"
             raise Violation(Family.USAGE, "used_count", what)
-        if self.sees(Capability.REF_COUNTS):
-            self._compare_references(rank)
-        if self.sees(Capability.CACHED_KEYS):
-            self._compare_keys(rank)
 
     def _compare_references(self, rank: int) -> None:
         count, holders = self.views[rank].ref_count, self.part(rank).holders

@@ -137,7 +137,16 @@ class Acceptor(Operating[Pool]):
         return True
 
     def _step_words(self, error: StepError) -> Sequence[str]:
-        return [f"block {block} is {self.holders(block)}" for block in self._blocks_of(error)]
+        words = [f"block {block} is {self.holders(block)}" for block in self._blocks_of(error)]
+        return [*words, *self._hit_words(*error.arguments)] if error.event.name == "take" else words
+
+    def _hit_words(self, seq: str, block: int) -> Sequence[str]:
+        """A block that was not to be taken may have been found."""
+        place, known = self.pool.size(seq), len(self.pool.requests[seq].tokens)
+        if self.pool.hits(seq, known, self.pool) <= place or self.pool.entry[self.pool.key(seq, place)] != block:
+            return []
+        found = f"the cache has it for the tokens of {seq}[{place}]"
+        return [f"{found}, and only allocate_shared hits what the cache has: allocate hands out free blocks"]
 
     def _blocks_of(self, error: StepError) -> list[int]:
         """The blocks that an event is about."""

@@ -17,7 +17,17 @@ from kvspec.model.acceptor import (
     judge_of,
 )
 from kvspec.model.acceptor.judging import View
-from kvspec.model.conformance import Capability, MakeTarget, MisuseError, PagedTarget, checked_target
+from kvspec.model.conformance import (
+    Capability,
+    MakeTarget,
+    MisuseError,
+    PagedTarget,
+    PoolConfig,
+    Target,
+    TargetError,
+    UnusableError,
+    checked_target,
+)
 from kvspec.model.engines.checks import block_at, measured
 from kvspec.model.executable import Part
 from kvspec.model.pools import Pools
@@ -102,7 +112,7 @@ class OperationRun:
 
     def __init__(self, scenario: la.Scenario, make_target: MakeTarget, pools: Pools) -> None:
         self.scenario, self._pools = scenario, pools
-        target = checked_target(make_target, scenario.config)
+        target = _made(make_target, scenario.config)
         self.acceptor = judge_of(target, scenario.config, pool=pools.take(scenario.config))
         self.results: list[LineResult] = []
         self.outcome = ""
@@ -365,6 +375,20 @@ class OperationRun:
         if seq not in self.acceptor.pool.requests:
             raise MisuseError(f"{seq} is unknown")
         return seq
+
+
+def _made(make_target: MakeTarget, config: PoolConfig) -> Target:
+    """A target for the scenario.
+
+    Raises:
+        TargetError: it is of another form than the scenario, or no target.
+    """
+    try:
+        return checked_target(make_target, config)
+    except UnusableError:
+        raise
+    except TargetError as error:
+        raise TargetError(f"{error}; the scenario is for {config.form.words}") from error
 
 
 def _part_of(check: la.Free | la.Used) -> int | None:

@@ -14,8 +14,9 @@ import pytest
 
 from kvspec.model import testing
 from kvspec.model.conformance import Form
-from kvspec.model.forms import OF_FORMS
+from kvspec.model.forms import FORMS, OF_FORMS
 from kvspec.model.promises import Family
+from kvspec.model.scenario import format_scenario
 
 pytest_plugins = ["pytester"]
 
@@ -252,6 +253,15 @@ def test_a_scenario_of_what_is_known_is_expected_to_fail_and_one_of_what_is_not_
     (mine.path / "found" / "copy.kv").write_text("pool 4 block 2\nexpect used 0\n")
     result = run(mine, of_mine("Blind", scenarios="found"), "-k", "scenario")
     result.stdout.fnmatch_lines(["SKIPPED * found/copy.kv holds as far as TestMine shows it"])
+
+
+@pytest.mark.parametrize("form", [form for form in Form if form is not Form.MANAGERS])
+def test_a_scenario_of_another_form_fails_and_says_of_which(mine: pytest.Pytester, form: Form) -> None:
+    (mine.path / "found").mkdir()
+    (mine.path / "found" / "other.kv").write_text(format_scenario((), FORMS[form].smallest))
+    result = run(mine, of_mine(scenarios="found"), "-k", "scenario")
+    assert outcomes(result) == {"test_scenario[other]": "FAILED"}
+    result.stdout.fnmatch_lines([f"found/other.kv: TestMine cannot be made with *; the scenario is for {form.words}"])
 
 
 def test_a_scenario_that_is_not_there_is_said(mine: pytest.Pytester) -> None:
