@@ -282,9 +282,18 @@ class Engine:
             return
         valid = self.scheduler.schedule_running(self._running, 1, AHEAD)
         self._running = [seq for seq, is_valid in zip(self._running, valid, strict=True) if is_valid]
+        self._check_room()
         if self._running:
             self._forward(self._running)
             self._update(list(self._running), UpdateTokenMode.DECODE)
+
+    def _check_room(self) -> None:
+        """There is room for one token more than is known: the package's engine plans a step while the last one runs."""
+        for seq in self._running:
+            room = len(self._table(seq)) * self._config.block_size
+            if room < seq.num_all_ids + 1:
+                what = f"{self._name(seq)} has room for {room} tokens, {seq.num_all_ids} are known"
+                raise RoomError(f"{what}, and one more was asked for")
 
     def _forward(self, batch: Sequence[Any], stop: int | None = None) -> None:
         runs = [Run(self._name(s), int(s.num_history_ids), int(stop or s.num_all_ids)) for s in batch]
@@ -302,6 +311,10 @@ class Engine:
                 self._over.append(name)
             else:
                 self.recorder.add(Known(name, int(seq.num_all_ids)))
+
+
+class RoomError(Exception):
+    """A request that was granted room has less than was asked for."""
 
 
 def _wrap(

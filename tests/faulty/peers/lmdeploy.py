@@ -148,6 +148,12 @@ def block_too_few() -> None:
     _around(DefaultBlockManager, "allocate_msg", allocate_msg)
 
 
+def nothing_ahead() -> None:
+    """A request that grows gets no room for the token that is planned while the last one is still computed."""
+    old = DefaultBlockManager.num_required_blocks
+    DefaultBlockManager.num_required_blocks = classmethod(lambda kind, seq, ahead=0: old(seq))
+
+
 def evicted_in_use() -> None:
     """Blocks are evicted from the trie whoever holds them."""
 
