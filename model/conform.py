@@ -576,6 +576,7 @@ class Conformance:
                 generator.saw(result)
 
         do(_generated(generator, length))
+        judge.sweep()
         do(generator.ending())
         judge.sweep()
         judge.drained()

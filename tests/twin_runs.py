@@ -7,7 +7,6 @@ from pathlib import Path
 from kvspec.model.conform import ConformOptions, FoundViolation, Replayer, conform
 from kvspec.model.conformance import MakeTarget
 from kvspec.model.pools import Pools
-from kvspec.model.promises import Family, Violation
 from kvspec.model.scenario import format_whole, parse_scenario, read_scenario
 from kvspec.model.shrink import Case
 
@@ -33,8 +32,9 @@ def case(violation: FoundViolation) -> Case:
 def nothing_can_be_taken_out(twin: MakeTarget, found: FoundViolation, pools: Pools) -> None:
     """Without any one of its operations the run does not break the same rule any more."""
     replayer = Replayer(twin, pools)
-    same = Violation(Family(found.family), found.rule, found.what)
     whole = case(found)
+    same = replayer.run(whole).violation
+    assert same is not None and (same.family, same.rule) == (found.family, found.rule)
     assert replayer.fails_like(same)(whole)
     for at, taken_out in enumerate(whole.operations):
         shorter = Case(whole.config, (*whole.operations[:at], *whole.operations[at + 1 :]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
+from kvspec.model.acceptor.judging import Look
 from kvspec.model.acceptor.operating import Operating
 from kvspec.model.acceptor.views import GroupView
 from kvspec.model.compiled import StepError
@@ -280,16 +281,18 @@ class CompositeAcceptor(Operating[GroupedPool]):
     def _sweep(self) -> None:
         super()._sweep()
         for group in (-1, len(self._groups)):
-            self._no_group(group)
+            self._nothing_there(self._of_groups(), "group", group)
 
-    def _no_group(self, group: int) -> None:
-        looks = {"free_ids": Capability.FREE_IDS, "free_count": Capability.FREE_COUNT}
-        looks |= {"used_count": Capability.USED_COUNT}
-        for name in (n for n, c in looks.items() if self.sees(c)):
-            found, error = self._call(partial(getattr(self.target, name), group), f"there is no group {group}")
-            if error is None:
-                what = f"{name}({group}) is of a group that there is not; the target said {found!r}"
-                raise Violation(Family.MISUSE, "error_expected", what)
+    def _of_groups(self) -> Iterator[Look]:
+        """All that is shown of one group."""
+        yield Look("free_ids", Capability.FREE_IDS)
+        yield Look("free_count", Capability.FREE_COUNT)
+        yield Look("used_count", Capability.USED_COUNT)
+        yield Look("ref_count", Capability.REF_COUNTS, (1,))
+        for seq in self.pool.requests:
+            yield Look("released", Capability.GROUPS, (seq,))
+            yield Look("block_table", Capability.GROUPS, (seq,))
+            yield Look("read", Capability.CONTENTS, (seq, 0, 0))
 
     # -- words ---------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,10 @@ import contextlib
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kvspec.model.acceptor.threads import InThreads
 from kvspec.model.compiled import InvariantError, StepError
@@ -41,6 +42,20 @@ class View(Protocol):
     def drain_events(self) -> Sequence[CacheEvent]: ...
     def evict(self, num_blocks: int) -> int: ...
     def hold(self, block_id: int) -> int: ...
+
+
+class Look(NamedTuple):
+    """A method that shows something of one rank or group.
+
+    Attributes:
+        name: of the method.
+        needs: what the target has to have.
+        given: what it takes before the rank or group.
+    """
+
+    name: str
+    needs: Capability
+    given: tuple[object, ...] = ()
 
 
 class Judging(ABC, Generic[P]):
@@ -164,6 +179,19 @@ class Judging(ABC, Generic[P]):
         except Exception as error:
             what = f"the target failed{':' if isinstance(error, RemoteError) else ' with'} {_failure(error)}"
             raise Violation(Family.MISUSE, "crash", f"{misuse}; {what}" if misuse else what) from error
+
+    def _nothing_there(self, looks: Iterable[Look], kind: str, number: int) -> None:
+        """There is no rank or group of that number, and to look at it is an error."""
+        for look in looks:
+            if not self.sees(look.needs):
+                continue
+            arguments = (*look.given, number)
+            call = partial(getattr(self.target, look.name), *arguments)
+            found, error = self._call(call, f"there is no {kind} {number}")
+            if error is None:
+                called = f"{look.name}({', '.join(map(str, arguments))})"
+                what = f"{called} is of a {kind} that there is not; the target said {found!r}"
+                raise Violation(Family.MISUSE, "error_expected", what)
 
     def _explained(self, explain: Callable[[Any], None], result: Any, error: MisuseError | None) -> None:
         """The answer as events, and all observations compared."""

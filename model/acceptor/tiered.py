@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 
 from kvspec.model.acceptor.comparing import not_drained, same_ids
 from kvspec.model.acceptor.contents import context_start
+from kvspec.model.acceptor.judging import Look
 from kvspec.model.acceptor.operating import bad_tokens
 from kvspec.model.acceptor.ranked import PoolAcceptor
 from kvspec.model.compiled import StepError
@@ -486,6 +487,13 @@ class TieredAcceptor(PoolAcceptor):
                 shown_as, was = ("begun", "has not") if transfer.started else ("planned", "has")
                 what = f"the {copy.direction} {number} is shown as {shown_as}, and it {was} begun"
                 raise Violation(Family.TIERS, "copy_begun", what)
+
+    def _of_ranks(self) -> Iterator[Look]:
+        yield from super()._of_ranks()
+        yield Look("transfers", Capability.HOST)
+        yield Look("host_free_ids", Capability.HOST)
+        yield Look("host_cached", Capability.HOST)
+        yield Look("drain_host_events", Capability.EVENTS)
 
     def drain(self) -> None:
         """End everything, in both tiers: all must be free."""

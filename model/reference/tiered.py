@@ -242,8 +242,8 @@ class ModelTieredTarget(ModelPoolTarget):
 
     def drain_host_events(self, rank: int = 0) -> Sequence[CacheEvent]:
         """What became of keys on the host since the last call: the difference to what was known then."""
-        known, now = self._host_known[rank], dict(self.host_cached(rank))
-        self._host_known[rank] = now
+        now = dict(self.host_cached(rank))
+        known, self._host_known[rank] = self._host_known[rank], now
         gone = [CacheEvent("removed", key, block) for key, block in known.items() if now.get(key) != block]
         return gone + [CacheEvent("stored", key, block) for key, block in now.items() if known.get(key) != block]
 

@@ -80,6 +80,13 @@ def truncate_accepted(self: TorchCompositeTarget, seq: str, num_tokens: int) -> 
     self.manager_.truncate_sequence(sequence, num_tokens, self.manager_.resumable(sequence, num_tokens))
 
 
+@operation
+def table_of_any_group(self: TorchCompositeTarget, seq: str, group: int = 0) -> list[int]:
+    """A group is not checked: the last is meant by -1."""
+    table = self._tables(self._get(seq, "block_table"))[group]
+    return table.ids_[table.released_ :]
+
+
 FAULTS: Final = (
     # -- one for each scenario of the field (tests/corpus/composites)
     Fault("B02", "a block is counted once for each place it has stood at", "holders", twins.CountsEachCell),
@@ -114,6 +121,10 @@ FAULTS: Final = (
         methods={"write": write_by_first_group},
     ),
     Fault("counts_slid", "what has slid out counts as used", "usage", twins.CountsSlid),
+    Fault(
+        "table_of_any_group", "a group that there is not has a table", "misuse",
+        methods={"block_table": table_of_any_group},
+    ),
     Fault("reads_released", "released places can be read", "window", methods={"read": read_released}),
 )  # fmt: skip
 """All faulty composites; those of the field scenarios come first."""

@@ -324,3 +324,8 @@ def write_in_two_steps(self: TorchPoolTarget, rank: int, plan: WritePlan) -> Any
         if len(tags) > 3:
             moved[at] = advance(int(self.states_[rank].read_tags([slots[at]])[0]), tags[-3:])
     return slots, moved
+
+
+def counts_of_any_rank(self: TorchPoolTarget, block_id: int, rank: int = 0) -> int:
+    """A rank is not checked: the last is meant by -1."""
+    return TorchPoolTarget.ref_count(self, block_id, range(self.config.num_ranks)[rank])

@@ -138,6 +138,10 @@ FAULTS: Final = (
         "step_in_parts", "a long step moves the state by its last tokens", "state_position",
         (Target, "_moved", f.write_in_two_steps),
     ),
+    _row(
+        "counts_of_any_rank", "a rank that there is not has reference counts", "misuse",
+        (Target, "ref_count", f.counts_of_any_rank),
+    ),
 )  # fmt: skip
 """All faulty pools; those of the field scenarios come first."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -290,3 +291,8 @@ def sleep_drops_host(self: Pool) -> None:
     Pool.sleep(self)
     for rank in range(self.num_ranks):
         self._host_cache(rank).reset()
+
+
+def host_of_any_rank(self: Target, rank: int = 0) -> Mapping[bytes, int]:
+    """A rank is not checked: the last is meant by -1."""
+    return Target.host_cached(self, range(self.config.num_ranks)[rank])

@@ -95,6 +95,10 @@ FAULTS: Final = (
         (Pool, "_publish", f.published_behind_old), (Pool, "allocate", f.allocate_remembers_old),
     ),
     _row("sleep_while_used", "the device sleeps while it is used", "misuse", (Pool, "sleep", f.sleep_while_used)),
+    _row(
+        "host_of_any_rank", "a rank that there is not has host blocks", "misuse",
+        (Target, "host_cached", f.host_of_any_rank),
+    ),
     _row("sleep_drops_host", "sleep drops the keys of the host", "tiers", (Pool, "sleep", f.sleep_drops_host)),
 )  # fmt: skip
 """All faulty pools; those of the field scenarios come first."""

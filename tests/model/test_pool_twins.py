@@ -55,6 +55,7 @@ BROKEN = {
     "save_goes_on": "partition/free_ids",
     "held_overwritten": "exclusive_writer/copy_on_write",
     "step_in_parts": "state_position/state",
+    "counts_of_any_rank": "misuse/error_expected",
 }
 """The promise that each of them is found to break."""
 

@@ -57,6 +57,7 @@ BROKEN = {
     "published_after_reset": "publish_after_write/publish",
     "published_behind_old": "publish_after_write/publish",
     "sleep_while_used": "misuse/error_expected",
+    "host_of_any_rank": "misuse/error_expected",
     "sleep_drops_host": "tiers/host_lost",
 }
 """The promise that each of the faulty pools is found to break."""
