@@ -38,7 +38,7 @@ VERSION: Final = "0.33.0"
 
 VARIANTS: Final = (
     "full", "sliding", "full+sliding", "mamba", "full+mamba",
-    "full+sliding2", "full+sliding/sparse", "full+mamba/sparse",
+    "full+sliding2", "sliding+sliding2", "full+sliding+mamba", "full+sliding/sparse", "full+mamba/sparse",
 )  # fmt: skip
 """Groups of layers. Blocks of the windows are larger with ``sliding2``. With ``sparse`` only such blocks of windows and
 states are published as the same prompt would need (`prefix_cache_retention_interval`). Not driven is what puts
@@ -72,15 +72,17 @@ class Engine:
 
     Attributes:
         scheduler, manager: vLLM's own; the manager is watched.
+        minimum: what a run of all variants must have seen.
     """
 
     capabilities = frozenset({Capability.ENGINE, Capability.REF_COUNTS, Capability.FREE_COUNT, Capability.CACHED_KEYS})
     hit_limit: Literal["all_but_one"] = "all_but_one"
-    abilities = Abilities(VARIANTS, ("priority", "chunked", "overlapped"), fewest_blocks=6)
-    minimum: Final = {"hits": 10, "evictions": 10, "refusals": 10, "preemptions": 5, "slides": 10, "states": 10}
+    abilities = Abilities(VARIANTS, ("priority", "chunked", "overlapped"), fewest_blocks=6, uncached=True)
 
     def __init__(self, config: PoolConfig) -> None:
         self._setup = setup = Setup(config)
+        self.minimum = {"refusals": 10, "preemptions": 5, "slides": 10, "states": 10}
+        self.minimum |= {"hits": 10, "evictions": 10} if setup.caching else {}
         kind = _RecordingAsync if setup.engine.overlapped else _Recording
         self.scheduler = kind(
             setup.vllm_config(),

@@ -87,7 +87,7 @@ class Setup:
         )
 
     def _group(self, kind: str) -> Group:
-        size = self._size(kind)
+        size = self._spec(kind).block_size
         if kind == "mamba":
             return Group(0, "state", size, reuse=self.caching, aligned=self.caching)
         return Group(0, "attention", size, self._window if kind.startswith("sliding") else None, self.caching)
@@ -124,7 +124,7 @@ class Setup:
         return SimpleNamespace(
             scheduler_config=self._scheduler_config(),
             cache_config=SimpleNamespace(
-                block_size=self._block_size,
+                block_size=self._spec(self._kinds[0]).block_size,
                 num_gpu_blocks=self._num_blocks,
                 enable_prefix_caching=self.caching,
                 prefix_match_unit=None,

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.peer(TARGET)
 
 VARIANTS = (
     "full", "sliding", "full+sliding", "mamba", "full+mamba",
-    "full+sliding2", "full+sliding/sparse", "full+mamba/sparse",
+    "full+sliding2", "sliding+sliding2", "full+sliding+mamba", "full+sliding/sparse", "full+mamba/sparse",
 )  # fmt: skip
 WAYS = ((), ("priority",), ("chunked",), ("overlapped",), ("priority", "chunked", "overlapped"))
 
@@ -72,6 +72,14 @@ def test_all_variants_in_turn_show_what_has_to_be_seen(vllm: RemoteTargets) -> N
     assert report.violation is None, str(report.violation)
     assert not report.unmet and len(report.minimum) == 6
     assert set(report.variants) == set(VARIANTS) and min(report.variants.values()) > 0
+
+
+def test_without_a_prefix_cache_it_keeps_its_promises_too(vllm: RemoteTargets) -> None:
+    options = ConformOptions(operations=5000, form=Form.ENGINES, known=known_of(TARGET), prefix_cache=False)
+    report = conform(vllm, options, name=TARGET)
+    assert report.violation is None, str(report.violation)
+    assert not report.unmet and len(report.minimum) == 4
+    assert min(report.variants[variant] for variant in VARIANTS) > 0
 
 
 def test_what_is_known_is_seen_in_its_scenario(vllm: RemoteTargets) -> None:
