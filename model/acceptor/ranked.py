@@ -246,12 +246,12 @@ class PoolAcceptor(Resources):
         shown, size = self.target.num_computed(seq), self.config.block_size
         index = num_tokens // size
         shared = len(self.pool.part(seq).holders[self.pool.block(seq, index)]) > 1
-        places = [num_tokens, *([index * size] if shared else [])]
+        places = {num_tokens, index * size if shared else num_tokens}
         if self._linear:
-            places = [*self.pool.resumes(seq, num_tokens), 0]
+            places = {*self.pool.resumes(seq, num_tokens), 0}
         if shown not in places:
-            told = ", ".join(map(str, places))
-            what = f"{seq} goes on behind {shown} of {num_tokens} tokens that are left, expected one of {told}"
+            told = " or ".join(map(str, sorted(places)))
+            what = f"{seq} goes on behind {shown} of {num_tokens} tokens that are left, expected {told}"
             raise Violation(Family.STATE_POSITION, "truncate_position", what)
         return shown
 
