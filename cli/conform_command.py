@@ -38,9 +38,8 @@ from kvspec.model.conform import (
 from kvspec.model.conformance import Form, ManagerType
 from kvspec.model.forms import FORMS
 from kvspec.model.generator import Kind
-from kvspec.model.plain import one_line
 from kvspec.model.reporting.known import KnownError, KnownFindings, read_known
-from kvspec.model.reporting.saving import save_text
+from kvspec.model.reporting.saving import saved_or_why
 from kvspec.model.reporting.text import (
     REPLAYED,
     known_words,
@@ -402,17 +401,9 @@ def _group_text(kind: ManagerType) -> str:
 def _saved(
     folder: Path, asked: Asked, violation: FoundViolation | None, options: ConformOptions
 ) -> tuple[Path | None, str]:
-    """Where the scenario of a violation is, or why it could not be saved: it is told all the same."""
+    """Where the scenario of a violation is, in a new file of the folder, or why it could not be saved."""
     if violation is None:
         return None, ""
-    try:
-        return _save(folder, asked, violation, options), ""
-    except OSError as error:
-        return None, f"{one_line(error.filename or str(folder))}: {error.strerror or error}"
-
-
-def _save(folder: Path, asked: Asked, violation: FoundViolation, options: ConformOptions) -> Path:
-    """Write the scenario into a new file of the folder."""
     name = asked.name
     comment = "\n".join(
         [
@@ -421,7 +412,7 @@ def _save(folder: Path, asked: Asked, violation: FoundViolation, options: Confor
             f"found by {command_line(asked.words, options)}",
         ]
     )
-    return save_text(folder, f"{name}.{violation.family}.{violation.rule}", ".kv", scenario_text(violation, comment))
+    return saved_or_why(folder, f"{name}.{violation.family}.{violation.rule}", ".kv", scenario_text(violation, comment))
 
 
 # -- a scenario instead -----------------------------------------------------------------------------------------------

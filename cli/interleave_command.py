@@ -22,7 +22,7 @@ from kvspec.impl.interleaving.programs import MOST_NUMBER, MOST_THREADS, Program
 from kvspec.impl.interleaving.scheduler import UndecidedError
 from kvspec.impl.interleaving.steps import Factory, Stepper, concurrent, watched
 from kvspec.model.plain import one_line
-from kvspec.model.reporting.saving import save_text
+from kvspec.model.reporting.saving import saved_or_why
 
 BUILT_IN: Final = "builtin"
 OWN: Final = "concurrent"
@@ -224,7 +224,9 @@ class _Work:
         out.print("  step by step:")
         for line in failure.log:
             out.print(shown(line))
-        saved = None if isinstance(self.job, Schedule) else self._save(failure)
+        saved, unsaved = (None, "") if isinstance(self.job, Schedule) else self._save(failure)
+        if unsaved:
+            out.print(f"  not saved: {unsaved}")
         if saved is not None:
             option = "" if self.target == OWN else f" --target {self.target}"
             out.print(f"  saved as {saved}")
@@ -232,11 +234,11 @@ class _Work:
         out.print()
         return saved
 
-    def _save(self, failure: Failure) -> Path:
-        """Write a failing run into a new file of the folder."""
+    def _save(self, failure: Failure) -> tuple[Path | None, str]:
+        """Where a failing run is, in a new file of the folder, or why it could not be saved."""
         lines = [f"{self.target}: {failure.violation}", "found by kvspec interleave", *failure.log]
         text = "".join(f"# {one_line(line)}\n" for line in lines)
-        return save_text(self.save, f"{self.target}.{failure.kind}", ".threads", f"{text}{failure.script}\n")
+        return saved_or_why(self.save, f"{self.target}.{failure.kind}", ".threads", f"{text}{failure.script}\n")
 
 
 def _last_line(job: Job) -> str:

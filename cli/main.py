@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import typer
 
 from kvspec.cli.errors import InputError
-from kvspec.cli.output import INTERRUPTED, Exit, catchable_interrupts, version
+from kvspec.cli.output import INTERRUPTED, Exit, catchable_interrupts, noted_failures, version
 from kvspec.model.plain import one_line
 
 INTERNAL_ERROR: Final = 70
@@ -92,6 +92,14 @@ def _not_selected() -> None:
 
 def run(args: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
     """Run one command line and return the exit code; never raises, whatever the command does."""
+    with noted_failures() as unwritten:
+        code = _run(args, commands)
+    for failure in unwritten:
+        _complain(f"error: {failure}", Exit.BAD_INPUT)
+    return Exit.BAD_INPUT if unwritten and code == Exit.HOLDS else code
+
+
+def _run(args: Sequence[str] | None, commands: Sequence[Command]) -> int:
     if sys.stderr is None:  # started with it closed: what is said there is lost, and must not go to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:

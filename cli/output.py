@@ -2,11 +2,13 @@
 
 **JSON results** are one object. It begins with ``format`` (``kvspec/`` and the kind of result, such as
 ``kvspec/prove``), ``schema`` (`SCHEMA`; a number that goes up when a field changes its meaning or goes away),
-``version`` (of kvspec), ``complete`` (false when the run was interrupted) and ``exit`` (what the process ends with:
-130 when it was interrupted); the rest is up to the command.
+``version`` (of kvspec), ``complete`` (false when the run was interrupted) and ``exit`` (what the process ends with, if
+all files can be written: 130 when it was interrupted); the rest is up to the command.
 
 **Result files** are checked when the command starts, not after minutes of work, and written in one piece at the end.
-A file that is already there is replaced only if kvspec made it, if it is empty, or with ``--force``.
+A file that is already there is replaced only if kvspec made it, if it is empty, or with ``--force``. Where the disk is
+full by then, or the folder has gone, nothing else is lost by it: all is printed, the other files are written, and
+only what would have ended with 0 ends with 2 (`noted_failures`).
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol
 
-from kvspec.cli.errors import fail_input
+from kvspec.cli.errors import InputError, fail_input
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -136,8 +139,7 @@ class OutputFile:
             fail_input(f"there is no folder '{path.parent}'", where=option, expected="a file in a folder that exists")
         if path.exists() and not path.is_file():
             return
-        if not os.access(path.parent, os.W_OK):
-            fail_input(f"the folder '{path.parent}' is not writable", where=option, expected="a folder to write to")
+        self._try_folder(path)
         if path.is_file() and not force:
             with path.open("rb") as file:
                 head = file.read(4096)
@@ -146,17 +148,30 @@ class OutputFile:
                     f"'{path}' exists and was not made by kvspec", where=option, expected="a new file, or --force"
                 )
 
+    def _try_folder(self, path: Path) -> None:
+        """Make a file beside it, as `_write` will; permissions alone do not say whether that can be done."""
+        try:
+            handle, name = _part(path.resolve())
+        except OSError as error:
+            what = f"the folder '{path.parent}' is not writable ({error.strerror or error})"
+            fail_input(what, where=self.option, expected="a folder to write to")
+        os.close(handle)
+        os.unlink(name)
+
     def write_bytes(self, data: bytes) -> None:
         """Write the whole file at once: a reader sees what was there before or all of this, never a part.
 
         Raises:
-            InputError: it cannot be written there.
+            InputError: it cannot be written there, and is not noted (`noted_failures`).
         """
         try:
             self._write(data)
         except OSError as error:
-            reason = error.strerror or str(error)
-            fail_input(f"'{self.path}' could not be written ({reason})", where=self.option, expected="a file to write")
+            what = f"'{self.path}' could not be written ({error.strerror or error})"
+            failure = InputError(what, where=self.option, expected="a file to write")
+            if (noted := _NOTED.get()) is None:
+                raise failure from error
+            noted.append(failure)
 
     def _write(self, data: bytes) -> None:
         if self.path is None:
@@ -165,7 +180,7 @@ class OutputFile:
             self.path.write_bytes(data)  # a pipe or a terminal has nothing to lose and cannot be renamed over
             return
         target = self.path.resolve()  # a link stays a link
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        handle, name = _part(target)
         try:
             with open(handle, "wb") as file:
                 file.write(data)
@@ -175,6 +190,26 @@ class OutputFile:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def _part(target: Path) -> tuple[int, str]:
+    """A new file beside the target, open, and its name."""
+    return tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+
+
+_NOTED: Final = ContextVar[list[InputError] | None]("_NOTED", default=None)
+
+
+@contextlib.contextmanager
+def noted_failures() -> Iterator[list[InputError]]:
+    """In this block a result file that cannot be written at the end is noted in the list, and raises nothing: a verdict
+    and what is still to be printed or written are worth more."""
+    noted: list[InputError] = []
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
 
 
 def all_different(*files: OutputFile) -> None:

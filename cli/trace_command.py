@@ -24,8 +24,8 @@ from kvspec.cli.output import (
     on_interrupt,
     progress,
 )
-from kvspec.model.plain import one_line, printable
-from kvspec.model.reporting.saving import save_text
+from kvspec.model.plain import printable
+from kvspec.model.reporting.saving import saved_or_why
 from kvspec.model.scenario import ScenarioError
 from kvspec.model.scenario.events import chapter_names, load_chapter
 from kvspec.model.tracing.feed import Engine, detect, is_frames
@@ -217,13 +217,10 @@ def _verdict(report: TraceReport | StreamReport) -> str:
 
 
 def _save(folder: Path, report: TraceReport) -> tuple[Path | None, str]:
-    """Where the scenario is, or why it could not be saved: the finding is told all the same."""
+    """Where the scenario is, or why it could not be saved."""
     assert report.finding is not None
     comment = f"# {report.finding.rule}: {report.finding.says}\n"
-    try:
-        return save_text(folder, report.finding.rule.replace("/", "."), ".kv", comment + report.scenario), ""
-    except OSError as error:
-        return None, f"{one_line(error.filename or str(folder))}: {error.strerror or error}"
+    return saved_or_why(folder, report.finding.rule.replace("/", "."), ".kv", comment + report.scenario)
 
 
 def _print_events(out: Console, report: TraceReport, saved: Path | None, unsaved: str) -> None:

@@ -6,8 +6,18 @@ import re
 from pathlib import Path
 from typing import Final
 
+from kvspec.model.plain import one_line
+
 _LONGEST: Final = 200
 """Bytes of a name; file systems take 255, with what comes behind it."""
+
+
+def saved_or_why(folder: Path, name: str, suffix: str, text: str) -> tuple[Path | None, str]:
+    """Where a text is saved (`save_text`), or why it is not: what it is about is told all the same."""
+    try:
+        return save_text(folder, name, suffix, text), ""
+    except OSError as error:
+        return None, one_line(f"{error.filename or folder}: {error.strerror or error}")
 
 
 def save_text(folder: Path, name: str, suffix: str, text: str) -> Path:

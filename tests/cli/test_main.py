@@ -233,12 +233,6 @@ def test_with_a_closed_stderr_nothing_of_it_is_on_stdout() -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
-@pytest.mark.needs_file("/dev/full")
-def test_a_result_file_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["end", "0", "--json", "/dev/full"], TEST_COMMANDS) == 2
-    assert capsys.readouterr().err.startswith("kvspec: error: --json: '/dev/full' could not be written (No space")
-
-
 @pytest.mark.parametrize(("command", "reason"), [("crash", "lost"), ("forget", "None"), ("absent", "no_such_module")])
 def test_a_fault_of_the_tool_is_no_verdict(command: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command], TEST_COMMANDS) == INTERNAL_ERROR
