@@ -246,8 +246,10 @@ class Operating(Comparing[P]):
         misuse = self._unknown(seq) or (f"{name} holds a block already" if name in self._handles else None)
         block, rank = -1, self.rank_of(seq)
         if misuse is None:
-            inside = 0 <= index < self.pool.size(seq)
-            block, misuse = (self.pool.block(seq, index), None) if inside else (-1, f"{seq} has no block {index}")
+            behind = index - self.pool.size(seq)
+            inside = index >= 0 > behind
+            misuse = None if inside else f"{seq} has no block {index}"
+            block = self.pool.block(seq, index) if inside else self._nobodys(rank, behind)
 
         def explain(handle: int) -> None:
             self._events()
@@ -257,6 +259,10 @@ class Operating(Comparing[P]):
 
         with self._in_words(misuse):
             self._judge("hold", (seq, index, name), lambda: self.views[rank].hold(block), explain, misuse)
+
+    def _nobodys(self, rank: int, behind: int) -> int:
+        """What is asked for in the stead of a place so far behind a table: a free block, padding, or no block."""
+        return {0: min(self.part(rank).free, default=0), 1: 0}.get(behind, -1)
 
     def release(self, name: str) -> None:
         known = self._handles.get(name)
@@ -276,8 +282,8 @@ class Operating(Comparing[P]):
 
     @contextmanager
     def _in_words(self, misuse: str | None) -> Iterator[None]:
-        """Say what is wrong with a name or a place. No target knows them: it is asked for a number that does not exist
-        in their stead, and its error is about that number."""
+        """Say what is wrong with a name or a place. No target knows them: it is asked for a number in their stead that
+        nobody has, and its error is about that number."""
         try:
             yield
         except MisuseError as error:

@@ -95,7 +95,8 @@ class Target(Protocol):
         while a sequence exists or an outside holder has a block."""
 
     def hold(self, block_id: int) -> int:
-        """One more outside holder of a live block (a pending store, a transfer); an opaque handle."""
+        """One more outside holder of a live block (a pending store, a transfer); an opaque handle. Error for a block
+        that nobody holds, and for padding."""
 
     def release(self, handle: int) -> None:
         """Give such a handle back; error for one that is unknown or was given back before."""

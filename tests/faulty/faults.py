@@ -156,6 +156,15 @@ def preempt_keeps_computed(self: TorchTarget, seq: str) -> None:
     self._sequences[seq].computed_ = computed
 
 
+def hold_of_any_block(self: BlockManagerImpl, block_id: int) -> Block:
+    """Whether somebody has the block is not asked."""
+    record = self._record(block_id, "hold")
+    if record is None:
+        return BlockManagerImpl.hold(self, block_id)
+    record.add_reference()
+    return self.handle_type_(record)
+
+
 def hold_not_counted(self: TorchTarget, block_id: int) -> int:
     handle = TorchTarget.hold(self, block_id)
     record = self._holds[handle].record_

@@ -124,6 +124,7 @@ FAULTS: Final = (
     _row("padding_handed_out", "the padding block fills in", "reserved", (Manager, "allocate", f.allocate_padding)),
     _row("fork_not_counted", "fork does not raise counts", "holders", (Manager, "share", f.share_counts_nothing)),
     _row("hit_not_counted", "a hit does not raise counts", "holders", (Cache, "match", f.match_counts_nothing)),
+    _row("hold_of_any_block", "a free block can be held", "misuse", (Manager, "hold", f.hold_of_any_block)),
     _row("hold_not_counted", "an outside handle is not counted", "holders", (TorchTarget, "hold", f.hold_not_counted)),
     _row("used_counts_handles", "used counts handles", "usage", (Manager, "_count", f.used_counts_handles)),
     _row(
