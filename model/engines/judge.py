@@ -30,7 +30,7 @@ from kvspec.model.engines.protocol import (
 from kvspec.model.engines.sense import Sense, layout_of
 from kvspec.model.operations import Operation
 from kvspec.model.promises import ENGINE_CHAPTER, ENGINE_STEP_FAMILIES, Family, Violation
-from kvspec.model.world import NOTHING, Chain, covers
+from kvspec.model.world import NOTHING, Chain, chain_tokens, context_of, covers
 
 _IDLE_STEPS: Final = 4
 """So many steps without any work, though there are requests, and an engine does not go on."""
@@ -584,10 +584,24 @@ class EngineAcceptor(Judging[Any]):
                 self._heard.clear()
             else:
                 self._heard[event.key] += 1 if event.kind == "stored" else -1
+                self._same_content(event)
         there = Counter(self._keys[memory.key[block]] for memory in self.pool.memories for block in memory.keyed)
         wrong = next((key for key in {**there, **self._heard} if there[key] != self._heard[key]), None)
         if wrong is not None:
             what = f"{there[wrong]} blocks have the key {wrong}; {self._heard[wrong]}, by what was told of it"
+            raise Violation(Family.MAP_TRUTH, "events", what)
+
+    def _same_content(self, event: KeyEvent) -> None:
+        """What is told of a block is what its key stands for; a parent that never had a key may be anything."""
+        if event.tokens is None or event.key not in self._chains:
+            return
+        chain, parent = self._chains[event.key], self._chains.get(event.parent or "", NOTHING)
+        whole = chain_tokens(chain)
+        before = chain_tokens(parent) if parent is not NOTHING or event.parent is None else whole[: -len(event.tokens)]
+        alike = parent is NOTHING or context_of(parent) == context_of(chain)
+        if not alike or [*before, *event.tokens] != whole:
+            behind = "nothing" if event.parent is None else f"{event.parent}, which stands for {before}"
+            what = f"{event.key} is told to be {list(event.tokens)} behind {behind}; it stands for {whole}"
             raise Violation(Family.MAP_TRUTH, "events", what)
 
     def _same_free(self, number: int, shown: int) -> None:

@@ -169,10 +169,14 @@ class KeyEvent(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``stored``, ``removed``, or ``cleared``.
         key: as in `Shown.keys`; for ``cleared`` it says nothing.
+        tokens: for ``stored``, what is told to be in the block; None: that is not told.
+        parent: with them, the key of what is told to be before; None: nothing is.
     """
 
     kind: Literal["stored", "removed", "cleared"]
     key: str = ""
+    tokens: tuple[int, ...] | None = None
+    parent: str | None = None
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):

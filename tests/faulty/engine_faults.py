@@ -143,7 +143,29 @@ def look_telling(self: Engine) -> Seen:
     events = [KeyEvent("removed", before[block]) for block in changed if block in before]
     if before and not after:
         events = [KeyEvent("cleared")]
-    return seen._replace(events=[*events, *(KeyEvent("stored", after[block]) for block in changed if block in after)])
+    return seen._replace(events=[*events, *(_told(self, block) for block in changed if block in after)])
+
+
+def _told(self: Engine, block: int) -> KeyEvent:
+    """That a block has a key, and what it stands for."""
+    key = self.manager.key_of[block]
+    before = (len(key.tokens) - 1) // self.size * self.size
+    parent = str(key._replace(tokens=key.tokens[:before])) if before else None
+    return KeyEvent("stored", str(key), key.tokens[before:], parent)
+
+
+def stored_told_without_parent(self: Engine) -> Seen:
+    """Each block is told of as if it were the first."""
+    seen = look_telling(self)
+    return seen._replace(events=[msgspec.structs.replace(event, parent=None) for event in seen.events or ()])
+
+
+def stored_told_of_other_tokens(self: Engine) -> Seen:
+    """What is told to be in a block lacks its first token."""
+    seen = look_telling(self)
+    return seen._replace(
+        events=[e if e.tokens is None else msgspec.structs.replace(e, tokens=e.tokens[1:]) for e in seen.events or ()]
+    )
 
 
 def removals_told_once(self: Engine) -> Seen:
