@@ -114,7 +114,7 @@ class SglangEngine:
         self._cache.expect(space, [*tokens, *output])
         self._reqs[seq], self._output[seq] = req, output
         self._queue(req)
-        return self._recorder.taken()
+        return self._taken()
 
     def step(self) -> list[AnyRecord]:
         batch = self._plan()
@@ -125,7 +125,7 @@ class SglangEngine:
         elif self.is_idle:
             self._idle_checks.run()
         self._last = batch
-        return self._recorder.taken()
+        return self._taken()
 
     def abort(self, seq: str) -> list[AnyRecord]:
         """Between steps nothing of a request is on the device, so that it can end at once, as
@@ -142,11 +142,11 @@ class SglangEngine:
             self._call("release_kv_cache", req)
             self._chunked = None if self._chunked is req else self._chunked
         self._end(req)
-        return self._recorder.taken()
+        return self._taken()
 
     def evict(self, num_blocks: int) -> list[AnyRecord]:
         self._cache.evict(num_blocks)
-        return self._recorder.taken()
+        return self._taken()
 
     def reset(self) -> list[AnyRecord]:
         # Rule: nothing runs (`Scheduler.is_fully_idle`; in an engine that is paused, requests may wait).
@@ -156,7 +156,7 @@ class SglangEngine:
             self._start()
             self._cache.flush()
             self._recorder.call("flush_cache")
-        return self._recorder.taken()
+        return self._taken()
 
     def close(self) -> None:
         self._reqs.clear()
@@ -166,13 +166,18 @@ class SglangEngine:
         """There is no request."""
         return not self._reqs
 
+    def _taken(self) -> list[AnyRecord]:
+        """The records since the last time. Events are published once for all of them, as after a step of the scheduler:
+        the recorder of events joins what comes one behind the other."""
+        self.published.compare(self._cache.tree.take_events(), list(self._cache.paths()))
+        return self._recorder.taken()
+
     # -- what there is -------------------------------------------------------------------------------------------
 
     def _look(self) -> Seen:
         cache = self._cache
         paths = list(cache.paths())
         cache.check(paths)
-        self.published.compare(cache.tree.take_events(), paths)
         tables = {seq: cache.tables(req) for seq, req in self._reqs.items()}
         return Seen({s: t for s, t in tables.items() if any(t)}, cache.keys(paths), cache.free())
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from sglang.srt.disaggregation.kv_events import BlockStored
 from sglang.srt.managers import schedule_batch
 from sglang.srt.mem_cache import common
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -302,3 +303,17 @@ def removal_not_published() -> None:
 def store_without_parent() -> None:
     """What is stored below a node is told as if it came first."""
     _around(KVCacheEventRecorder, "_parent_block_hash", lambda old, self, node: None)
+
+
+def stores_joined_without_a_look() -> None:
+    """What is stored is told with what was stored before, though it does not come behind it."""
+
+    def enqueue(old: Any, self: Any, event: Any) -> None:
+        tail = self._queue[-1] if self._queue else None
+        if isinstance(tail, BlockStored) and isinstance(event, BlockStored):
+            tail.block_hashes.extend(event.block_hashes)
+            tail.token_ids.extend(event.token_ids)
+        else:
+            old(self, event)
+
+    _around(KVCacheEventRecorder, "enqueue", enqueue)
