@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transcripts import same, steady, transcripts
 
-from kvspec.cli.main import run
+from kvspec.cli.main import COMMANDS, run
 from kvspec.model.conformance import missing_parts
 from kvspec.spec import CHAPTERS
 
@@ -91,6 +91,31 @@ def test_the_commands_that_set_up_are_in_the_makefile() -> None:
     asked = set(re.findall(r"^make ([a-z]+)", README, flags=re.MULTILINE))
     assert asked == {"check", "test"}
     assert asked <= targets
+
+
+def test_every_command_is_shown_or_named() -> None:
+    assert [c.name for c in COMMANDS if not re.search(rf"kvspec {c.name}\b", README)] == []
+
+
+LONG = 250
+"""Lines of a page from which on it begins with its contents."""
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_long_page_begins_with_links_to_all_its_sections(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", whole := page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    head, *rest = re.split(r"^## ", text, flags=re.MULTILINE)
+    sections = [section.partition("\n")[0] for section in rest]
+    linked = re.findall(r"\[([^\]]+)\]\((#[^)]+)\)", head)
+    if whole.count("\n") <= LONG:
+        assert not linked, "it has a line of contents, and needs none"
+    else:
+        assert linked == [(section, anchor(section)) for section in sections]
+
+
+def anchor(section: str) -> str:
+    """Where a heading is linked to: in lower case, a hyphen for each blank, and nothing that is no part of a word."""
+    return "#" + re.sub(r"[^\w\- ]", "", section.lower()).replace(" ", "-")
 
 
 def test_the_methods_that_every_target_has_are_counted() -> None:
