@@ -117,6 +117,7 @@ class Engine:
         self.scheduler.engine = self
         self._processor = self._make_processor()
         self._batch: list[Any] = []
+        self._left_by_all = False
         self.recorder.call("PagedAttentionCache")
 
     def _make_cache(self) -> Cache:
@@ -221,8 +222,10 @@ class Engine:
     def abort(self, seq: str) -> list[AnyRecord]:
         if self.scheduler.request_is_cancelled(seq):
             raise MisuseError(f"{seq} is not there")
+        was_active = bool(self.scheduler.active_requests)
         self.scheduler.set_request_cancellation(seq)
         self.scheduler.clear_cancelled_requests()
+        self._left_by_all |= was_active and not self.scheduler.active_requests
         self.recorder.add(Ended(seq))
         return self.recorder.taken()
 
@@ -248,6 +251,9 @@ class Engine:
         if ContinuousBatchProcessor.prepare_next_batch(self._processor):
             ContinuousBatchProcessor.update_batch(self._processor)
             self._told()
+            self._left_by_all = False
+        elif self._left_by_all and self.scheduler.block_new_requests:  # what is known is not taken for anything else
+            self.recorder.call("nothing: block_new_requests is set, and the last active request was cancelled")
         return self.recorder.taken()
 
     def _planned(self, requests_in_batch: list[Any], num_q_tokens: int, max_kv_read: int, **_: Any) -> None:
@@ -263,11 +269,11 @@ class Engine:
         self.recorder.add(Forward(runs))
 
     def _check_sizes(self, runs: list[Run], num_q_tokens: int, max_kv_read: int) -> None:
-        """The device is told of as many tokens as there are, and of as many to read (where of none, none is read)."""
+        """The device is told of as many tokens as there are, and of as many to read, for which it has room."""
         new, old = sum(run.stop - run.start for run in runs), [self._seen(run.start) for run in runs]
         most = max(sum(len(seen[number]) for seen in old) for number in range(len(self._allocators)))
-        if num_q_tokens != new or max_kv_read < most:
-            told = f"{num_q_tokens} new tokens and {max_kv_read} to be read"
+        if num_q_tokens != new or not most <= max_kv_read <= self.cache.max_tokens_read:
+            told = f"{num_q_tokens} new tokens and {max_kv_read} (of {self.cache.max_tokens_read}) to be read"
             raise PositionError(f"a batch is said to have {told}; it has {new} and {most}")
 
     def _seen(self, start: int) -> list[range]:

@@ -176,7 +176,8 @@ class EngineAcceptor(Judging[Any]):
         self._stuck = self._stuck + 1 if fits and requests else 0
         waiting = ", ".join(requests)
         if self._idle >= _IDLE_STEPS:
-            raise Violation(Family.PROGRESS, "goes_on", f"{self._idle} steps did nothing, and {waiting} wait")
+            called = "".join(f"; {record.name}" for record in records if isinstance(record, Call))
+            raise Violation(Family.PROGRESS, "goes_on", f"{self._idle} steps did nothing, and {waiting} wait{called}")
         if self._stuck >= _IDLE_STEPS + sum(len(request.tokens) for request in requests.values()):
             what = f"{self._stuck} steps computed nothing that was not computed before, and {waiting} wait"
             raise Violation(Family.PROGRESS, "goes_on", what)
