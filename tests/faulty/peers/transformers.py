@@ -17,6 +17,7 @@ from transformers.generation.continuous_batching.cache_allocators.full_attention
 from transformers.generation.continuous_batching.cache_allocators.sliding_attention import (
     SlidingAttentionCacheAllocator,
 )
+from transformers.generation.continuous_batching.continuous_api import ContinuousBatchProcessor
 from transformers.generation.continuous_batching.scheduler import Scheduler
 
 
@@ -259,6 +260,40 @@ def batch_that_reads_nothing() -> None:
         return *found, 0
 
     _around(Scheduler, "_process_candidates", _process_candidates)
+
+
+def batch_that_reads_too_much() -> None:
+    """A batch reads twice as many tokens as the device has room for."""
+
+    def _process_candidates(old: Any, self: Any, candidates: Any, tokens: int, to_read: int, gone: Any) -> Any:
+        return old(self, candidates, tokens, 2 * to_read, gone)
+
+    _around(Scheduler, "_process_candidates", _process_candidates)
+
+
+# -- going on -----------------------------------------------------------------------------------------------------
+
+
+def blocked_for_good() -> None:
+    """Once a request had to give way, none that waits is let in."""
+
+    def update_batch(old: Any, self: Any) -> None:
+        is_blocked = self.scheduler.block_new_requests
+        old(self)
+        self.scheduler.block_new_requests = is_blocked
+
+    _around(ContinuousBatchProcessor, "update_batch", update_batch)
+
+
+def gone_from_the_queue() -> None:
+    """Who had to give way is not in the order of those who wait."""
+
+    def add_waiting_request(old: Any, self: Any, state: Any) -> None:
+        old(self, state)
+        if state._true_initial_tokens:
+            self.waiting_requests_order.pop()
+
+    _around(Scheduler, "add_waiting_request", add_waiting_request)
 
 
 # -- dropping all -------------------------------------------------------------------------------------------------
