@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from kvspec.cli.errors import fail_input, place
+from kvspec.cli.logs import LogFile, LogOption, not_logged
 from kvspec.cli.options import CallSecondsOption, ExecOption, ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import (
     Case,
@@ -51,6 +52,7 @@ from kvspec.model.reporting.text import (
 )
 from kvspec.model.reporting.versions import versions
 from kvspec.model.scenario import ScenarioError, read_scenario, run_scenario
+from kvspec.model.tracing.record import NotLoggedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -169,17 +171,19 @@ def conform(
         Path | None, typer.Option(metavar="FILE", help="Run this scenario instead.", show_default=False)
     ] = None,
     save: Annotated[Path, typer.Option(metavar="DIR", help="Where a failing scenario goes.")] = FAILURES,
+    log: LogOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
     force: ForceOption = False,
 ) -> Exit:
     """Drive a KV-cache manager and judge it by the spec."""
     result, cases = JsonFile(json, force=force), JunitFile(junit, force=force)
-    all_different(result, cases)
+    logged = LogFile(log, context, force=force)
+    all_different(result, cases, logged)
     if replay is not None:
         _nothing_but_a_scenario(context)
         with asked_for(target, command, call_seconds) as asked:
-            return _replay(asked, replay, result, cases)
+            return _replay(asked, replay, result, cases, logged)
     if save.exists() and not save.is_dir():
         fail_input(f"'{save}' is a file", where="--save", expected="a folder")
     limit = operations if operations is not None or seconds is not None else DEFAULT_OPERATIONS
@@ -224,8 +228,11 @@ def conform(
     with asked_for(target, command, call_seconds) as asked, progress("operations", options.operations) as bar:
         if asked.patience is not None:
             options = msgspec.structs.replace(options, patience=asked.patience)
-        report = drive(asked.make, options, name=asked.name, on_progress=bar.advance)
-    return _finish(asked, report, save, result, cases)
+        try:
+            report = drive(asked.make, options, name=asked.name, on_progress=bar.advance, recorder=logged.recorder)
+        except NotLoggedError as error:
+            not_logged(error, by=", by --form")
+    return _finish(asked, report, save, result, cases, logged)
 
 
 def _nothing_but_a_scenario(context: typer.Context) -> None:
@@ -285,14 +292,16 @@ def _asked(given: dict[str, object]) -> list[str]:
     return [_OPTION_OF[name] for name, value in sorted(given.items()) if value is not None]
 
 
-def _finish(asked: Asked, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile) -> Exit:
+def _finish(
+    asked: Asked, report: ConformReport, save: Path, result: JsonFile, cases: JunitFile, logged: LogFile
+) -> Exit:
     """Print, save and write everything; an interrupted run then ends as one."""
     code = exit_for(report.verdicts)
     name, violation = asked.name, report.violation
     saved, unsaved = _saved(save, asked, violation, report.options)
     again = None if saved is None else shlex.join(["kvspec", "conform", *asked.words, "--replay", str(saved)])
     said = asked.last_words if violation is not None and violation.rule in _OF_A_PROCESS else []
-    print_conform(console(), name, report, saved, again, said, unsaved)
+    print_conform(console(), name, report, saved, again, said, unsaved, logged.write())
     body = {
         "target": name,
         "report": report,
@@ -340,6 +349,7 @@ def print_conform(
     again: str | None = None,
     said: Sequence[str] = (),
     unsaved: str = "",
+    log: str = "",
 ) -> None:
     """Print a report.
 
@@ -348,6 +358,7 @@ def print_conform(
         again: how to run it again.
         said: what was last heard from a process that has failed.
         unsaved: why the failing run was not saved.
+        log: what is to be said of the log.
     """
     for line in report_lines(name, report):
         out.print(line)
@@ -367,6 +378,9 @@ def print_conform(
         if unsaved:
             out.print()
             out.print(f"  not saved: {unsaved}")
+    if log:
+        out.print()
+        out.print(log)
     out.print()
     out.print(verdict_line(report))
 
@@ -418,7 +432,7 @@ def _saved(
 # -- a scenario instead -----------------------------------------------------------------------------------------------
 
 
-def _replay(asked: Asked, path: Path, result: JsonFile, cases: JunitFile) -> Exit:
+def _replay(asked: Asked, path: Path, result: JsonFile, cases: JunitFile, logged: LogFile) -> Exit:
     """Run a scenario on the target; what it expects is checked, too."""
     name = asked.name
     try:
@@ -428,12 +442,15 @@ def _replay(asked: Asked, path: Path, result: JsonFile, cases: JunitFile) -> Exi
         fail_input(error.what, where=where, expected=error.expected)
     if scenario.chapter is not None:
         fail_input("this scenario runs on the spec, not on a target", where=str(path), expected="kvspec run")
-    found = run_scenario(scenario, asked.make)
+    logged.check(scenario.config.form)
+    found = run_scenario(scenario, asked.make, recorder=logged.recorder)
     verdict = REPLAYED[found.verdict]
     code = exit_for([verdict])
     out = console()
     for text in scenario_lines(name, path, found):
         out.print(text)
+    if log := logged.write():
+        out.print(log)
     body = {"target": name, "replay": str(path), "versions": versions(), "result": found}
     result.write("conform", body, exit=code)
     outcome = found.last.outcome if found.lines else ""

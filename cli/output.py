@@ -14,8 +14,10 @@ only what would have ended with 0 ends with 2 (`noted_failures`).
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from kvspec.cli.errors import InputError, fail_input
 
@@ -164,8 +166,16 @@ class OutputFile:
         Raises:
             InputError: it cannot be written there, and is not noted (`noted_failures`).
         """
+        self.write_from(io.BytesIO(data))
+
+    def write_from(self, source: BinaryIO) -> None:
+        """As `write_bytes`, of what can be read from here on.
+
+        Raises:
+            InputError: it cannot be written there, and is not noted (`noted_failures`).
+        """
         try:
-            self._write(data)
+            self._write(source)
         except OSError as error:
             what = f"'{self.path}' could not be written ({error.strerror or error})"
             failure = InputError(what, where=self.option, expected="a file to write")
@@ -173,17 +183,18 @@ class OutputFile:
                 raise failure from error
             noted.append(failure)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, source: BinaryIO) -> None:
         if self.path is None:
             return
         if self.path.exists() and not self.path.is_file():
-            self.path.write_bytes(data)  # a pipe or a terminal has nothing to lose and cannot be renamed over
+            with self.path.open("wb") as file:  # a pipe or a terminal has nothing to lose and cannot be renamed over
+                shutil.copyfileobj(source, file)
             return
         target = self.path.resolve()  # a link stays a link
         handle, name = _part(target)
         try:
             with open(handle, "wb") as file:
-                file.write(data)
+                shutil.copyfileobj(source, file)
             os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
             os.replace(name, target)
         except BaseException:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 
 from kvspec.cli.errors import fail_input, place
+from kvspec.cli.logs import LogFile, LogOption
 from kvspec.cli.options import CallSecondsOption, ExecOption, ForceOption, JsonOption, JunitOption
 from kvspec.cli.output import Case, Exit, JsonFile, JunitFile, all_different, console, counted, on_interrupt, worst
 from kvspec.cli.targets import DEFAULT, TARGET_HELP, asked_for
 from kvspec.model.conformance import MakeTarget
 from kvspec.model.pools import Pools
 from kvspec.model.scenario import LineResult, Scenario, ScenarioError, ScenarioResult, read_scenario, run_scenario
+from kvspec.model.tracing.record import Recorder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,19 +37,23 @@ _COLUMN: Final = 44
 
 
 def run(
+    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenarios (docs/scenarios.md).")],
     target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} By default torch.", show_default=False)] = None,
     command: ExecOption = None,
     call_seconds: CallSecondsOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="One line for each scenario that holds.")] = False,
+    log: LogOption = None,
     json: JsonOption = None,
     junit: JunitOption = None,
     force: ForceOption = False,
 ) -> Exit:
     """Run a scenario file."""
     result, report = JsonFile(json, force=force), JunitFile(junit, force=force)
-    all_different(result, report)
+    logged = LogFile(log, context, force=force)
+    all_different(result, report, logged)
     scenarios = [_read(path) for path in files]
+    _check_logged(logged, scenarios)
     name, pools = target or command or DEFAULT, Pools()
     done: list[tuple[ScenarioResult, float]] = []
     out = console()
@@ -57,6 +63,8 @@ def run(
         code = worst(_EXITS[r.verdict] for r in found)
         result.write("run", {"target": name, "scenarios": found}, exit=code, complete=complete)
         report.write([_case(r, seconds, name) for r, seconds in done])
+        if said := logged.write():
+            out.print(said)
         return code
 
     def stop() -> None:
@@ -66,7 +74,7 @@ def run(
         name = asked.name
         for scenario in scenarios:
             start = time.monotonic()
-            ended = _run(scenario, asked.make, pools)
+            ended = _run(scenario, asked.make, pools, logged.recorder)
             done.append((ended, time.monotonic() - start))
             _print(out, scenario, ended, quiet)
     if len(done) > 1:
@@ -82,9 +90,20 @@ def _read(path: Path) -> Scenario:
         _fail(error)
 
 
-def _run(scenario: Scenario, make_target: MakeTarget, pools: Pools) -> ScenarioResult:
+def _check_logged(logged: LogFile, scenarios: list[Scenario]) -> None:
+    """Of scenarios on the spec there is no log; those on a manager are to have the same events."""
+    if logged.recorder is None:
+        return
+    for scenario in scenarios:
+        if scenario.chapter is not None:
+            what = f"given with {scenario.name}, which runs on the spec"
+            fail_input(what, where="--log", expected="a scenario of operations")
+    logged.check(*(scenario.config.form for scenario in scenarios))
+
+
+def _run(scenario: Scenario, make_target: MakeTarget, pools: Pools, recorder: Recorder | None) -> ScenarioResult:
     try:
-        return run_scenario(scenario, make_target, pools)
+        return run_scenario(scenario, make_target, pools, recorder)
     except ScenarioError as error:
         _fail(error)
 

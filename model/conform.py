@@ -41,6 +41,7 @@ from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.scenario.write import format_item
 from kvspec.model.shrink import Case, Shrinker
+from kvspec.model.tracing.record import Recorder, chapter_of
 
 DEFAULT_OPERATIONS: Final = 20_000
 MAX_CELLS: Final = 2**20
@@ -343,6 +344,7 @@ def conform(
     name: str | None = None,
     on_progress: Callable[[int, str], None] = lambda operations, note: None,
     pools: Pools | None = None,
+    recorder: Recorder | None = None,
 ) -> ConformReport:
     """Drive a target and judge it.
 
@@ -352,11 +354,13 @@ def conform(
         name: what the target is called, for findings that are known of it alone.
         on_progress: called after each episode with the operations done in it, and a note.
         pools: models that are used again, where there are many short runs.
+        recorder: writes down what happens, pool after pool.
 
     Raises:
         TargetError: the target cannot be driven.
+        NotLoggedError: it is of a form that cannot be recorded, or of several that have not the same events.
     """
-    return Conformance(make_target, options or ConformOptions(), on_progress, pools, name).run()
+    return Conformance(make_target, options or ConformOptions(), on_progress, pools, name, recorder).run()
 
 
 class Conformance:
@@ -369,6 +373,7 @@ class Conformance:
         on_progress: Callable[[int, str], None],
         pools: Pools | None = None,
         name: str | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.options = options
         self.pools = pools or Pools()
@@ -388,6 +393,7 @@ class Conformance:
         self._found: tuple[Violation, Case, tuple[bool, ...]] | None = None
         self._forms: list[Form] = []
         self._name = name
+        self._recorder = recorder
         self._about: dict[str, str] = {}
         self._minimum: dict[str, int] = {}
         self._known = KnownFindings("", ())
@@ -399,6 +405,8 @@ class Conformance:
         violation = None
         known: list[KnownVerdict] = []
         self._forms = self._find_forms()
+        if self._recorder is not None:
+            chapter_of(*self._forms)
         self.capabilities = frozenset().union(*self._shown.values())
         if self.options.known is not None:
             self._known = self.options.known.of({self._name or "", self._about.get("name", "")})
@@ -466,15 +474,21 @@ class Conformance:
         # What is long comes once every other form and variant had its turn, so that short runs drive them all.
         is_long = source.chance(_LONG_RATE) and self.episodes >= len(self._forms) * max(1, len(self._variants))
         length = source.integer(*(_LONG_LENGTHS if is_long else _LENGTHS))
+        if self._recorder is not None:
+            self._recorder.begin(judge)
         try:
             self._operate(judge, generator, length, done)
         except Violation as violation:
+            if self._recorder is not None:
+                self._recorder.found(violation, judge)
             violation.number = violation.number or judge.number
             if (finding := self._known.fitting(violation)) is not None:
                 self._ended[finding.id] += 1
             else:
                 self._found = violation, Case(config, tuple(o for o, _ in done)), tuple(error for _, error in done)
         finally:
+            if self._recorder is not None:
+                self._recorder.end()
             counts = self._counted[config.form]
             counts += judge.counts
             counts["operations"] += judge.number

@@ -6,6 +6,8 @@ spec from a start state that no run needs to reach. ``docs/scenarios.md`` descri
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvspec.model.conformance import MakeTarget
 from kvspec.model.pools import Pools
 from kvspec.model.scenario.events import chapter_names, run_events, write_event_scenario
@@ -37,6 +39,9 @@ from kvspec.model.scenario.language import (
 from kvspec.model.scenario.parse import parse_scenario, read_scenario
 from kvspec.model.scenario.run import LineResult, OperationRun, ScenarioResult
 from kvspec.model.scenario.write import format_scenario, format_whole
+
+if TYPE_CHECKING:
+    from kvspec.model.tracing.record import Recorder
 
 __all__ = [
     "Apart",
@@ -75,17 +80,21 @@ __all__ = [
 ]
 
 
-def run_scenario(scenario: Scenario, make_target: MakeTarget, pools: Pools | None = None) -> ScenarioResult:
+def run_scenario(
+    scenario: Scenario, make_target: MakeTarget, pools: Pools | None = None, recorder: Recorder | None = None
+) -> ScenarioResult:
     """Run a scenario: its operations on a target, or its events on the spec (no target is made then).
 
     Args:
         scenario: what to run.
         make_target: makes the target.
         pools: models that are used again, where there are many scenarios.
+        recorder: writes down what happens when operations are run.
 
     Raises:
         ScenarioError: it speaks of an event, variable or value that its chapter does not have.
+        NotLoggedError: what it drives cannot be recorded.
     """
     if scenario.chapter is not None:
         return run_events(scenario)
-    return OperationRun(scenario, make_target, pools or Pools()).run()
+    return OperationRun(scenario, make_target, pools or Pools(), recorder).run()

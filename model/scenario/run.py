@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,9 @@ from kvspec.model.promises import Violation
 from kvspec.model.scenario import language as la
 from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.scenario.write import format_item
+
+if TYPE_CHECKING:
+    from kvspec.model.tracing.record import Recorder
 
 Verdict = Literal["passed", "failed", "violated", "not observed"]
 
@@ -110,8 +113,10 @@ Count = Callable[[View, Part], int]
 class OperationRun:
     """One run of a scenario of operations."""
 
-    def __init__(self, scenario: la.Scenario, make_target: MakeTarget, pools: Pools) -> None:
-        self.scenario, self._pools = scenario, pools
+    def __init__(
+        self, scenario: la.Scenario, make_target: MakeTarget, pools: Pools, recorder: Recorder | None = None
+    ) -> None:
+        self.scenario, self._pools, self._recorder = scenario, pools, recorder
         target = _made(make_target, scenario.config)
         self.acceptor = judge_of(target, scenario.config, pool=pools.take(scenario.config))
         self.results: list[LineResult] = []
@@ -122,9 +127,13 @@ class OperationRun:
 
     def run(self) -> ScenarioResult:
         """Run line after line, up to the first that does not pass."""
+        if self._recorder is not None:
+            self._recorder.begin(self.acceptor)
         try:
             return self._lines()
         finally:
+            if self._recorder is not None:
+                self._recorder.end()
             self.acceptor.leave()
             self._pools.give(self.acceptor.pool)
 
@@ -184,6 +193,8 @@ class OperationRun:
                 self.acceptor.sweep()
         except Violation as violation:
             self.violation = violation
+            if self._recorder is not None:
+                self._recorder.found(violation, self.acceptor)
             if not violation.swept:  # or the call was answered before
                 self.outcome = "violation"
             expected = _expected(la.Violated, following)

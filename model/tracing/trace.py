@@ -19,7 +19,7 @@ from kvspec.model.compiled import Compiled, InvariantError, StepError
 from kvspec.model.compiled.text import blank
 from kvspec.model.concrete import ABSENT, State, Variant, default, evaluate
 from kvspec.model.scenario.events import NUMBERED
-from kvspec.model.tracing.header import Header, NoMeaning, arguments, facts
+from kvspec.model.tracing.header import POOL, Header, NoMeaning, arguments, facts
 from kvspec.model.tracing.known import UNKNOWN, Contradiction, Known, Members, NotPossible, Table
 from kvspec.model.tracing.log import Cut, Row, rows, without
 from kvspec.model.tracing.show import Focus, Step, state_lines
@@ -117,6 +117,8 @@ class _Trace:
         self.report = TraceReport()
         self.header: Header | None = None
         self.exact: Compiled | None = None
+        self._compiled: tuple[Mapping[str, Any], Compiled] | None = None
+        """What the header says beside sizes, and the chapter with it: to compile it takes longer than many runs."""
         self.known: Known | None = None
         self.history: list[Step] | None = []
         self.last: Row | None = None
@@ -162,26 +164,40 @@ class _Trace:
         before, new = self.header, Header(row)
         self.report.files += 1
         if before is None:
-            self.header, self.report.chapter = new, new.name
-            self.numbered = {sort: len(new.words.found.get(sort, ())) for sort in NUMBERED}
+            self.report.chapter = new.name
+            self._take_over(new)
             complete = new.complete or self.from_start
             self.report.started = "start" if complete else "unknown"
             self._begin() if complete else self._lose("")
             return
-        if not before.same_as(new):
-            raise row.fail("a header that differs from the one before", "files of one log")
+        if not before.same_as(new) and not (new.complete and new.name == before.name):
+            raise row.fail("a header that differs from the one before", "files of one log, or a new run of the chapter")
         if new.complete:
             self.hole = ""
+            self._take_over(new)
             self._begin()
         elif before.part is not None and new.part is not None and new.part != before.part + 1:
             order = "" if new.part > before.part else ": another run, or files in another order (the oldest first)"
             self.hole = f"{row.place}: part {new.part} comes behind part {before.part}{order}"
         before.part = new.part
 
+    def _take_over(self, header: Header) -> None:
+        """What follows is to be read by this header."""
+        self.header = header
+        self.numbered = {sort: len(header.words.found.get(sort, ())) for sort in NUMBERED}
+
+    def _now(self) -> Header:
+        """The header by which the log is read."""
+        assert self.header is not None
+        return self.header
+
     def _begin(self) -> None:
         """The start state of the chapter."""
         assert self.header is not None
-        self.known, self.exact = None, machine(self.header)
+        told = without(self.header.constants, POOL)
+        if self._compiled is None or self._compiled[0] != told:
+            self._compiled = told, machine(self.header, self._now)
+        self.known, self.exact = None, self._compiled[1]
         self.exact.restart(self.header.structure.statics)
         self.history = []
 
@@ -469,25 +485,40 @@ def whole(header: Header, compiled: Compiled) -> Known:
     return known
 
 
-def machine(header: Header) -> Compiled:
-    """The chapter of a header, ready to run: compiled, with all there is in the log as the elements of its sorts."""
-    words, structure = header.words, header.structure
+def machine(header: Header, now: Callable[[], Header] | None = None) -> Compiled:
+    """The chapter of a header, ready to run: compiled, with all there is in the log as the elements of its sorts.
+
+    Args:
+        header: where it begins.
+        now: gives the header that is read by at each time, where there are several of the chapter.
+    """
+    read_by = now or (lambda: header)
 
     def elements(name: str) -> Callable[[], Iterable[Any]]:
+        def spoken_of() -> Iterable[Any]:
+            return read_by().words.found.get(name, ())
+
+        def carrier() -> Iterable[Any]:
+            return read_by().structure.carriers.get(name, ())
+
         sort = header.chapter.sorts.get(name)
         if name == "Nat" or (sort is not None and sort.kind == "position"):
-            return lambda: range(max((x for x in words.found.get(name, ()) if isinstance(x, int)), default=0) + 2)
+            return lambda: range(max((x for x in spoken_of() if isinstance(x, int)), default=0) + 2)
         if name == "Chain":
-            named = [c for c in structure.carriers.get(name, ()) if not isinstance(c, Chain)]
-            return lambda: dict.fromkeys([NOTHING, *words.chains, *named, *words.found.get(name, ())])
-        return lambda: dict.fromkeys([*structure.carriers.get(name, ()), *words.found.get(name, ())])
+            return lambda: dict.fromkeys([NOTHING, *read_by().words.chains, *_named(carrier()), *spoken_of()])
+        return lambda: dict.fromkeys([*carrier(), *spoken_of()])
 
     carriers = {name: elements(name) for name in (*header.chapter.sorts, "Nat")}
-    statics = structure.statics
+    statics = header.structure.statics
     try:
         return Compiled(header.chapter, statics, carriers, ghosts=False)
     except SpecError:
         return Compiled(header.chapter, statics, carriers)
+
+
+def _named(chains: Iterable[Any]) -> list[Any]:
+    """Those that are a name only."""
+    return [c for c in chains if not isinstance(c, Chain)]
 
 
 __all__ = ["Finding", "TraceReport", "initially", "machine", "plain", "trace_events", "whole"]

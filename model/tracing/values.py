@@ -151,10 +151,9 @@ def told(value: Any, sort: AnySort) -> Any:
         return [value[0], *(told(v, f) for v, f in zip(value[1:], sort.fields(value[0]), strict=True))]
     if not isinstance(value, Chain):
         return value if isinstance(value, (bool, int, str)) else repr(value)
-    context, tokens = context_of(value), chain_tokens(value)
-    if context == Context():
-        return tokens
-    return {"tokens": tokens} | {n: v for n, v in msgspec.to_builtins(context).items() if v}
+    tokens, usual = chain_tokens(value), msgspec.to_builtins(Context())
+    said = {n: v for n, v in msgspec.to_builtins(context_of(value)).items() if v != usual[n]}
+    return {"tokens": tokens, **said} if said else tokens
 
 
 def _row_told(row: Any, sorts: tuple[Sort, ...]) -> Any:

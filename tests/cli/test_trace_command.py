@@ -17,6 +17,7 @@ from kvspec.model.scenario import read_scenario
 from kvspec.model.scenario.events import run_events
 from kvspec.model.tracing.header import POOL
 from kvspec.model.tracing.log import HEADER
+from kvspec.model.tracing.record import CHAPTERS
 from kvspec.model.tracing.stream import NOTES, RULES
 from kvspec.model.tracing.trace import trace_events
 
@@ -186,9 +187,17 @@ def first_cells(head: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("command", "shown"), transcripts(PAGE), ids=[c for c, _ in transcripts(PAGE)])
 def test_transcripts_are_what_is_printed(command: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(command.split()) == 1
+    assert run(command.split()) == ("violated" in shown)
     printed = capsys.readouterr().out
     assert same(printed, shown), printed
+
+
+def test_the_log_of_a_manager_that_is_shown_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = (command for command, _ in transcripts(PAGE) if "--log" in command)
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert run(command.split()) == 0 and Path(command.split()[-1]).read_text() == shown
+    table = first_cells("form | chapter | what the log does not say")
+    assert {form: rest.split()[0].strip("`") for form, rest in table.items()} == CHAPTERS
 
 
 def test_the_page_names_every_field_rule_note_and_option() -> None:
