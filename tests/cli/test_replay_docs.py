@@ -20,7 +20,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text(en
 def first_cells(title: str) -> list[str]:
     """The first column of a section's table."""
     section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    return re.findall(r"^(?:\| |- )`([^`]+)`(?: \||:)", section, re.MULTILINE)
 
 
 def test_the_transcript_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,10 +61,10 @@ def test_the_first_example_has_fewer_than_eighty_lines_of_code() -> None:
 
 
 def test_what_is_looked_at_is_explained() -> None:
-    said = DOCS[DOCS.index("| observation |") : DOCS.index("This one has no prefix cache")]
+    said = DOCS[DOCS.index("What is looked at is compared") : DOCS.index("This one has no prefix cache")]
     methods = methods_of(Form.MANAGERS)
     looks = {name for name in vars(Target) if name in methods and methods[name].looks}
-    first = [row.split("|")[1] for row in said.splitlines() if "|" in row]
+    first = re.findall(r"^- (`.*?`): ", said, re.MULTILINE)
     assert set(re.findall(r"`(\w+)\(\)`", "".join(first))) == looks
 
 
