@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvspec.model import conform as conform_module
 from kvspec.model.conform import ConformOptions, ConformReport, conform
+from kvspec.model.conform import run as conform_run
 from kvspec.model.conformance import Capability, Form, PoolConfig, Target
 from kvspec.model.pools import Pools
 from kvspec.model.promises import RULES, Family
@@ -107,7 +107,7 @@ def test_a_run_goes_on_behind_what_is_known(folder: Path) -> None:
 def test_it_is_not_made_smaller_and_found_in_the_same_places_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conform_module, "Shrinker", None)
+    monkeypatch.setattr(conform_run, "Shrinker", None)
     one, other = (drive(Forgets, listed(folder, finding())) for _ in range(2))
     assert one.counts == other.counts and one.known == other.known and one.episodes == other.episodes
 

@@ -128,11 +128,20 @@ def test_a_model_that_was_recorded_is_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "rule"), [("B29", "sequences.evict/require"), ("B36", "sequences/snapshot")])
 def test_a_violation_by_random_operations_is_the_last_line(name: str, rule: str, tmp_path: Path) -> None:
-    options = ConformOptions(operations=20_000, shrink_seconds=0.5)
-    recorder, text = recorded(lambda r: conform(twins.build(name), options, pools=POOLS, recorder=r))
-    finding = traced(tmp_path, text).finding
-    assert recorder.shows_violation and finding is not None and finding.line == len(text.splitlines())
-    assert finding.rule == rule
+    found = set()
+    for seed in range(8):
+        options = ConformOptions(operations=20_000, seed=seed, shrink_seconds=0.1)
+        recorder, text = recorded(
+            lambda r, options=options: conform(twins.build(name), options, pools=POOLS, recorder=r)
+        )
+        finding = traced(tmp_path, text).finding
+        assert recorder.violated and recorder.shows_violation == (finding is not None)
+        if finding is not None:
+            assert finding.line == len(text.splitlines())
+            found.add(finding.rule)
+        if rule in found:
+            return
+    pytest.fail(f"found: {found}")
 
 
 @pytest.mark.parametrize("form", [form for form in Form if form not in CHAPTERS])

@@ -1,27 +1,22 @@
-"""Drives a target by random operations under the acceptor, and reports family by family what was seen.
-
-A run consists of episodes, each with a pool of its own, small enough to be always full. An episode ends with everything
-given back (nothing may be missing then), and with calls after `close`. The first violation ends the run; its operations
-are run again and shrunk. One that is known already ends its episode only.
-"""
+"""The run: episode after episode, until the end or the first violation."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final
 
 import msgspec
 
-from kvspec.model.acceptor import PATIENCE, AnyAcceptor, judge_of
+from kvspec.model.acceptor import AnyAcceptor, judge_of
+from kvspec.model.conform.options import ConformOptions
+from kvspec.model.conform.replayer import SHORT_PATIENCE, Replayer, shows
+from kvspec.model.conform.report import ConformReport, FamilyVerdict, FoundViolation
 from kvspec.model.conformance import (
-    Bounded,
     Capability,
     Form,
     MakeTarget,
-    ManagerType,
     MisuseError,
     PoolConfig,
     Target,
@@ -30,311 +25,21 @@ from kvspec.model.conformance import (
     checked_target,
 )
 from kvspec.model.forms import FORMS, OF_FORMS, AnyGenerator, abilities_of, with_fixed
-from kvspec.model.generator import Kind, RandomSource
+from kvspec.model.generator import RandomSource
 from kvspec.model.operations import AnyOperation
 from kvspec.model.pools import Pools
 from kvspec.model.promises import Family, Violation
-from kvspec.model.reporting.evidence import COUNTERS, DONE, EVIDENCE, Wanted, about_of, check_minimum, minimum_of
+from kvspec.model.reporting.evidence import COUNTERS, DONE, EVIDENCE, Wanted, about_of, minimum_of
 from kvspec.model.reporting.known import KnownFindings, KnownVerdict, run_known
 from kvspec.model.reporting.versions import versions
-from kvspec.model.scenario.language import MAX_RANKS, MAX_THREADS
-from kvspec.model.scenario.show import model_state, target_state
 from kvspec.model.scenario.write import format_item
 from kvspec.model.shrink import Case, Shrinker
 from kvspec.model.tracing.record import Recorder, chapter_of
 
-DEFAULT_OPERATIONS: Final = 20_000
-MAX_CELLS: Final = 2**20
-"""Every comparison looks at each cell of the largest pool that is driven."""
 _SIZES: Final = ("num_blocks", "block_size", "num_threads")
-_SHORT_PATIENCE: Final = 0.2
-"""Seconds for a call while a run is made smaller; what is left is run again with more."""
 _LENGTHS: Final = (20, 300)
 _LONG_LENGTHS: Final = (300, 2000)
 _LONG_RATE: Final = 0.05
-
-
-class ConformOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to do.
-
-    Attributes:
-        seed: the same seed gives the same operations, as long as the target answers the same.
-        operations: how many; None for any number (then `seconds` must be given).
-        seconds: for how long at most.
-        kind: valid operations, wild ones, or both.
-        form: what to drive; by default all that the target can be.
-        num_blocks, block_size: the same pool each time; by default mostly small ones of all sizes.
-        num_ranks, num_single_blocks, num_state_slots, checkpoint_interval, trim: so for pools of ranks.
-        num_host_blocks: so for pools with a host tier.
-        num_pages, page_size: so for managers with pages.
-        variant: of an engine, the only manager that is driven; by default all that there are, in turn.
-        max_batch_tokens, max_running, window: so for engines.
-        num_threads: from how many threads the target is called, in turn; by default from one.
-        manager_types: the groups of every composite.
-        prefix_cache: whether pools may have a prefix cache; otherwise none has one.
-        sanitizer: have the target poison freed blocks.
-        minimum: how often what must have happened, by the names of `COUNTERS`; before what the target asks for.
-        known: findings that do not end the run.
-        every: compare all observations after every so many operations.
-        shrink_seconds: how long to look for a smaller run after a violation.
-        patience: seconds within which a call has to return, where there are several threads, or another process.
-
-    Raises:
-        ValueError: a number is out of range, or there is no end.
-    """
-
-    seed: int = 0
-    operations: int | None = DEFAULT_OPERATIONS
-    seconds: float | None = None
-    kind: Kind = Kind.MIXED
-    form: Form | None = None
-    num_blocks: int | None = None
-    block_size: int | None = None
-    num_ranks: int | None = None
-    num_single_blocks: int | None = None
-    num_state_slots: int | None = None
-    checkpoint_interval: int | None = None
-    trim: Literal["contiguous", "deepest"] | None = None
-    num_host_blocks: int | None = None
-    num_pages: int | None = None
-    page_size: int | None = None
-    variant: str | None = None
-    max_batch_tokens: int | None = None
-    max_running: int | None = None
-    window: int | None = None
-    num_threads: int | None = None
-    manager_types: tuple[ManagerType, ...] | None = None
-    prefix_cache: bool = True
-    sanitizer: bool = False
-    minimum: dict[str, int] = msgspec.field(default_factory=dict)
-    known: KnownFindings | None = None
-    every: int = 1
-    shrink_seconds: float = 30.0
-    patience: float = PATIENCE
-
-    def __post_init__(self) -> None:
-        if self.operations is None and self.seconds is None:
-            raise ValueError("operations and seconds are both open, expected an end")
-        if self.operations is not None and self.operations < 1:
-            raise ValueError(f"operations: {self.operations}, expected at least 1")
-        if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
-            raise ValueError(f"seconds: {self.seconds}, expected more than 0, and an end")
-        if self.every < 1:
-            raise ValueError(f"every: {self.every}, expected at least 1")
-        check_minimum(self.minimum)
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        known = FORMS[self.form].options if self.form is not None else None
-        for name, value in (item for form in FORMS for item in self.fixed_of(form).items()):
-            if known is not None and name not in known:
-                shown = f"{len(value)} groups" if isinstance(value, tuple) else value
-                raise ValueError(f"{name}: {shown}, expected none where only {self.form} are driven")
-        tiers = self.form is Form.TIERS or self.num_host_blocks is not None
-        if tiers and not self.prefix_cache:
-            raise ValueError("prefix_cache: a host tier without a prefix cache, expected both, or neither")
-        if self.manager_types is not None and (self.num_blocks or self.block_size):
-            raise ValueError("manager_types: with num_blocks or block_size, expected either of them")
-        if self.num_ranks is not None and self.num_ranks > MAX_RANKS:
-            raise ValueError(f"num_ranks: {self.num_ranks}, expected at most {MAX_RANKS}")
-        if self.num_threads is not None and self.num_threads > MAX_THREADS:
-            raise ValueError(f"num_threads: {self.num_threads}, expected at most {MAX_THREADS}")
-        least = {"num_blocks": self.num_blocks or 2, "block_size": self.block_size or 1}
-        forms = [form for form in FORMS if self.fixed_of(form)] or [Form.MANAGERS]
-        cells = min(with_fixed(FORMS[f].smallest, least | self.fixed_of(f)).num_cells for f in forms)
-        if cells > MAX_CELLS:
-            what = f"a pool of {cells} cells, single blocks and slots"
-            raise ValueError(f"{what}, expected at most {MAX_CELLS} on all ranks together")
-
-    def fixed_of(self, form: Form) -> dict[str, Any]:
-        """What is fixed of pools of a form, beside blocks and their size."""
-        return {name: value for name in FORMS[form].options if (value := getattr(self, name)) is not None}
-
-
-class FamilyVerdict(msgspec.Struct, frozen=True):
-    """What was seen of one family of promises.
-
-    Attributes:
-        family: its name.
-        verdict: ``holds``, ``violated``, ``known`` (something known violates it) or ``not observed``.
-        count: on how many occasions it was judged.
-        unit: what an occasion is.
-        reason: why it was not observed, what was violated, or the known findings.
-        evidence: how often what happened that it depends on.
-    """
-
-    family: str
-    verdict: str
-    count: int
-    unit: str
-    reason: str = ""
-    evidence: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-class FoundViolation(msgspec.Struct):
-    """The first violation.
-
-    Attributes:
-        family, rule, what: as in `kvspec.model.acceptor.Violation`, for the operations below.
-        number, operation: the call that showed it, in the run that is given below.
-        config, operations: a run that shows it; the last operation is the one that violates.
-        errors: for each operation, whether it is rightly answered with an error.
-        before, after: the model before the last operation, and what the target shows after it.
-        episode, found_at: where it was found: the episode, and the operation in it.
-        shrunk: whether no line can be taken out of the operations.
-        reproduced: whether the run showed it again with a new target; if not, it is the run as it was.
-    """
-
-    family: str
-    rule: str
-    what: str
-    number: int
-    operation: str
-    config: PoolConfig
-    operations: tuple[AnyOperation, ...]
-    errors: tuple[bool, ...]
-    before: list[str]
-    after: list[str]
-    episode: int
-    found_at: int
-    shrunk: bool
-    reproduced: bool
-
-
-class ConformReport(msgspec.Struct):
-    """All that a run leaves.
-
-    Attributes:
-        versions: of kvspec and Python.
-        about: what the target says of itself.
-        options: what was asked.
-        operations, episodes, seconds: what was done; the time is without shrinking.
-        most_blocks, longest_block, longest_episode: the largest pool, block and number of operations in one pool.
-        variants: of an engine, how many operations each of its managers was driven by.
-        capabilities: what the target shows.
-        counts: how often what happened.
-        families: verdict by verdict.
-        minimum: what had to be seen.
-        known: what became of the findings that are known of this target.
-        violation: the first one that is not known.
-        interrupted: the run was ended by Ctrl-C.
-    """
-
-    versions: dict[str, str]
-    about: dict[str, str]
-    options: ConformOptions
-    operations: int
-    episodes: int
-    seconds: float
-    most_blocks: int
-    longest_block: int
-    longest_episode: int
-    variants: dict[str, int]
-    capabilities: list[str]
-    counts: dict[str, int]
-    families: list[FamilyVerdict]
-    minimum: list[Wanted]
-    known: list[KnownVerdict]
-    violation: FoundViolation | None = None
-    interrupted: bool = False
-
-    @property
-    def unmet(self) -> list[Wanted]:
-        """What was seen too rarely."""
-        return [wanted for wanted in self.minimum if not wanted.met]
-
-    @property
-    def verdicts(self) -> list[str]:
-        """Of all families, of what was seen too rarely, and of the known findings."""
-        unmet = ["unknown"] * bool(self.unmet)
-        return [f.verdict for f in self.families] + unmet + [k.verdict for k in self.known]
-
-    @property
-    def rate(self) -> float:
-        """Judged operations per second."""
-        return self.operations / self.seconds if self.seconds else 0.0
-
-
-# -- one case again ---------------------------------------------------------------------------------------------------
-
-
-class Replayed(NamedTuple):
-    """What became of a case that was run again."""
-
-    violation: Violation | None
-    errors: tuple[bool, ...]
-
-
-class Replayer:
-    """Runs cases on new targets."""
-
-    def __init__(self, make_target: MakeTarget, pools: Pools | None = None) -> None:
-        self.make_target = make_target
-        self.pools = pools or Pools()
-        self._bounded = False
-
-    def run(
-        self, case: Case, describe: bool = False, sweep: bool = True, patience: float | None = None
-    ) -> Replayed:
-        """Run the case; with `describe` a violation of its last operation gets the states before and after, with
-        `sweep` everything is looked at behind it. A call has `patience` seconds to return (see `judge_of`)."""
-        target = checked_target(self.make_target, case.config)
-        self._bounded = isinstance(target, Bounded)
-        judge = judge_of(target, case.config, pool=self.pools.take(case.config), patience=patience)
-        try:
-            return self._judged(judge, case, describe, sweep)
-        finally:
-            judge.leave()
-            self.pools.give(judge.pool)
-
-    def _judged(self, judge: AnyAcceptor, case: Case, describe: bool, sweep: bool) -> Replayed:
-        errors: list[bool] = []
-        before: list[str] = []
-        for number, operation in enumerate(case.operations, 1):
-            if describe and number == len(case.operations):
-                before = model_state(judge)
-            try:
-                errors.append(_is_error(judge, operation))
-                if sweep and number == len(case.operations):
-                    judge.sweep()
-            except Violation as violation:
-                violation.before, violation.after = before, target_state(judge) if describe else []
-                return Replayed(violation, (*errors, False)[:number])
-        return Replayed(None, tuple(errors))
-
-    def fails_like(self, violation: Violation, known: KnownFindings | None = None) -> Callable[[Case], bool]:
-        """Whether a case breaks the same rule with its last operation, and in no way that is known."""
-
-        def fails(case: Case) -> bool:
-            if violation.rule == "no_return" and case.config.num_threads == 1 and not self._bounded:
-                return False  # nobody looks whether a call returns that is made from here
-            try:
-                found = self.run(case, sweep=violation.swept, patience=_SHORT_PATIENCE).violation
-            except UnusableError:
-                raise
-            except TargetError:
-                return False  # it may not be made as small as that
-            if found is None or (known is not None and known.fitting(found)):
-                return False
-            return _shows(case, found, violation)
-
-        return fails
-
-
-def _is_error(judge: AnyAcceptor, operation: AnyOperation) -> bool:
-    try:
-        judge.do(operation)
-    except MisuseError:
-        return True
-    return False
-
-
-def _shows(case: Case, found: Violation, wanted: Violation) -> bool:
-    """Whether what was found breaks the same rule by the last operation."""
-    return (found.family, found.rule, found.number) == (wanted.family, wanted.rule, len(case.operations))
-
-
-# -- the run ----------------------------------------------------------------------------------------------------------
 
 
 def conform(
@@ -609,14 +314,14 @@ class Conformance:
             return self._as_found()
 
     def _made_small(self, case: Case) -> FoundViolation | None:
-        first = self.replayer.run(case, patience=_SHORT_PATIENCE).violation
+        first = self.replayer.run(case, patience=SHORT_PATIENCE).violation
         if first is None or self._known.fitting(first):
             return self._as_found()
         case = Case(case.config, case.operations[: first.number])
         shrinker = Shrinker(case, self.replayer.fails_like(first, self._known), self.options.shrink_seconds)
         shrinker.run()
         again = self.replayer.run(shrinker.best, describe=True, patience=self.options.patience)
-        if again.violation is None or not _shows(shrinker.best, again.violation, first):
+        if again.violation is None or not shows(shrinker.best, again.violation, first):
             return self._as_found()
         return self._report(again.violation, shrinker.best, again.errors, shrinker.complete, True)
 
