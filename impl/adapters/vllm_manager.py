@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from vllm.distributed.kv_events import AllBlocksCleared, BlockStored
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash, get_group_id, maybe_convert_block_hash
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request
 
 from kvspec.model.engines.protocol import Copy, Ended, KeyEvent, Pin, Preempted
@@ -50,7 +51,7 @@ class WatchedManager:
             [pool.get_num_free_blocks()],
             [{block.block_id: block.ref_cnt for block in pool.blocks if block.ref_cnt and not block.is_null}],
             tuple(self._pins()),
-            [told for event in events for told in _told(event)] if self._manager.enable_kv_cache_events else None,
+            [told for event in events for told in self._told(event)] if self._manager.enable_kv_cache_events else None,
         )
 
     def _holders(self) -> list[str]:
@@ -70,6 +71,23 @@ class WatchedManager:
             if block.block_id not in found or block.block_hash == key:
                 found[block.block_id] = _name(*_published(key))
         return found
+
+    def _told(self, event: Any) -> Iterator[KeyEvent]:
+        """An event of vLLM has several keys; they are counted, since each block that has a key is told of. Groups that
+        leave blocks out tell their tokens all the same: which are whose, cannot be known then."""
+        if isinstance(event, AllBlocksCleared):
+            yield KeyEvent("cleared")
+            return
+        keys = [_name(block_hash, event.group_idx) for block_hash in event.block_hashes]
+        if not isinstance(event, BlockStored):
+            yield from (KeyEvent("removed", key) for key in keys)
+            return
+        parent = None if event.parent_block_hash is None else _name(event.parent_block_hash, event.group_idx)
+        spec = self._manager.kv_cache_config.kv_cache_groups[event.group_idx].kv_cache_spec
+        if isinstance(spec, FullAttentionSpec) or len(event.token_ids) == len(keys) * event.block_size:
+            yield from _stored(event, keys, parent)
+        else:
+            yield from (KeyEvent("stored", key) for key in keys)
 
     def _entries(self) -> Iterator[tuple[Any, KVCacheBlock]]:
         """Everything that can be matched: each key, once for every block that has it."""
@@ -164,14 +182,13 @@ class WatchedManager:
         return events
 
 
-def _told(event: Any) -> Iterator[KeyEvent]:
-    """An event of vLLM has several keys; they are counted, since each block that has a key is told of."""
-    if isinstance(event, AllBlocksCleared):
-        yield KeyEvent("cleared")
-        return
-    for block_hash in event.block_hashes:
-        kind: Literal["stored", "removed"] = "stored" if isinstance(event, BlockStored) else "removed"
-        yield KeyEvent(kind, _name(block_hash, event.group_idx))
+def _stored(event: BlockStored, keys: list[str], parent: str | None) -> Iterator[KeyEvent]:
+    """Blocks that stand one behind the other, and what is in them; the last one has all that is left."""
+    for at, key in enumerate(keys):
+        start = at * event.block_size
+        stop = start + event.block_size if at < len(keys) - 1 else None
+        yield KeyEvent("stored", key, tuple(event.token_ids[start:stop]), parent)
+        parent = key
 
 
 def _published(key: Any) -> tuple[Any, int]:

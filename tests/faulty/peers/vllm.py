@@ -279,3 +279,25 @@ def removal_not_published() -> None:
         "_emit_block_removed_events",
         lambda old, self, block_hashes: old(self, [key for key in block_hashes if key[0] % 2]),
     )
+
+
+def parent_not_published() -> None:
+    """Each block is told of as if it were the first of its request."""
+
+    def build(old: Any, self: Any, *given: Any, **named: Any) -> Any:
+        event = old(self, *given, **named)
+        event.parent_block_hash = None
+        return event
+
+    _around(BlockPool, "_build_block_stored_event", build)
+
+
+def tokens_published_a_token_late() -> None:
+    """What is told to be in a block begins with its second token."""
+
+    def build(old: Any, self: Any, *given: Any, **named: Any) -> Any:
+        event = old(self, *given, **named)
+        event.token_ids = event.token_ids[1:]
+        return event
+
+    _around(BlockPool, "_build_block_stored_event", build)
