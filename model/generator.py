@@ -147,6 +147,11 @@ _FRESH: Final = table(
 _NEEDS_ROOM: Final = table(
     allocate=60, preempt=7, fork=6, truncate=6, hold=5, deallocate=5, abort=4, cache=4, append=2, write=1
 )
+_SHARED: Final = table(
+    allocate=50, write=14, preempt=6, fork=6, truncate=6, hold=5, deallocate=5, abort=3, cache=4, append=1
+)
+"""For a sequence that would write blocks which others hold: an error mostly, if nobody was asked for copies before."""
+
 _CAN_WRITE: Final = table(
     write=62, allocate=5, fork=6, hold=5, truncate=5, preempt=4, cache=4, deallocate=3, append=3, abort=2
 )
@@ -313,9 +318,9 @@ class Generator:
         if request.computed == known:
             return _DRAFTED if self.config.is_pool and not self.config.has_linear_state else _COMPUTED
         room = min(known, size * self.config.block_size)
-        if room == request.computed or pool.writes_shared(seq, room):
+        if room == request.computed:
             return _NEEDS_ROOM
-        return _CAN_WRITE
+        return _SHARED if pool.writes_shared(seq, room) else _CAN_WRITE
 
     def _can_write(self, seq: str) -> bool:
         return self._row(seq) is _CAN_WRITE

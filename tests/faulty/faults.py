@@ -173,6 +173,16 @@ def hold_not_counted(self: TorchTarget, block_id: int) -> int:
     return handle
 
 
+def nothing_forbidden(self: Sequence, stop: int) -> list[int]:
+    """A block that others hold is written, whether it was copied or not."""
+    return []
+
+
+def written_behind_others(self: Sequence, stop: int) -> list[int]:
+    """Who came to a block by a hit or a fork writes it, too, behind what was written then."""
+    return [i for i in self.shared_indices(stop) if max(self.computed_, i * self.block_size) < self.written_]
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

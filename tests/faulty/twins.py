@@ -126,6 +126,14 @@ FAULTS: Final = (
     _row("hit_not_counted", "a hit does not raise counts", "holders", (Cache, "match", f.match_counts_nothing)),
     _row("hold_of_any_block", "a free block can be held", "misuse", (Manager, "hold", f.hold_of_any_block)),
     _row("hold_not_counted", "an outside handle is not counted", "holders", (TorchTarget, "hold", f.hold_not_counted)),
+    _row(
+        "nothing_forbidden", "what others hold is written without a copy", "exclusive_writer",
+        (Sequence, "forbidden_indices", f.nothing_forbidden),
+    ),
+    _row(
+        "written_behind_others", "two that share a block write the same cells", "exclusive_writer",
+        (Sequence, "forbidden_indices", f.written_behind_others),
+    ),
     _row("used_counts_handles", "used counts handles", "usage", (Manager, "_count", f.used_counts_handles)),
     _row(
         "preempt_leaks_last", "preempt loses the last block", "partition",
