@@ -67,7 +67,7 @@ def _by_form(manager: MakeTarget, others: Mapping[Form, str]) -> MakeTarget:
 
 def _load(name: str) -> MakeTarget:
     path = OWN.get(name, name)
-    return _checked(load_attribute(path, where="TARGET", names=", ".join(OWN)), name)
+    return _checked(load_attribute(path, where="TARGET", names=", ".join([*OWN, *environment.TARGETS])), name)
 
 
 def load_attribute(path: str, *, where: str, names: str) -> Any:

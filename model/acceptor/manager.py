@@ -52,7 +52,8 @@ class Acceptor(Operating[Pool]):
                 what = f"a hit of {hit // size} blocks; only {best} blocks of this prefix are published"
                 raise Violation(Family.MAP_TRUTH, "hit_unpublished", what)
             if hit // size < best and not (self._hides and self._gone(seq, hit // size)):
-                what = f"a hit of {hit // size} blocks; {best} blocks of this prefix are matchable"
+                found = f"a hit of {hit // size} blocks; {best} blocks of this prefix are matchable"
+                what = "; ".join([found, *self._supposed()])
                 raise Violation(Family.MAP_TRUTH, "hit_longest", what)
             self.pool.mount(seq, hit // size)
             self._same_table(seq)
@@ -138,7 +139,16 @@ class Acceptor(Operating[Pool]):
 
     def _step_words(self, error: StepError) -> Sequence[str]:
         words = [f"block {block} is {self.holders(block)}" for block in self._blocks_of(error)]
-        return [*words, *self._hit_words(*error.arguments)] if error.event.name == "take" else words
+        if error.event.name == "take":
+            words += self._hit_words(*error.arguments)
+        return [*words, *self._supposed()] if any("the cache of" in text for text in words) else words
+
+    def _supposed(self) -> Sequence[str]:
+        """What is said of the cache is not seen where no key is shown."""
+        if self.sees(Capability.EVENTS) or self.sees(Capability.CACHED_KEYS):
+            return []
+        taken = "the target shows no keys, so what it was told to cache is taken for published"
+        return [f"{taken}; has it no prefix cache, it is driven with --no-cache"]
 
     def _hit_words(self, seq: str, block: int) -> Sequence[str]:
         """A block that was not to be taken may have been found."""

@@ -278,4 +278,4 @@ def _expected(reason: str, words: str = "") -> NoReturn:
 
 
 def _fail(*lines: str) -> NoReturn:
-    pytest.fail("\n".join(lines), pytrace=False)
+    raise pytest.fail.Exception("\n".join(lines), pytrace=False) from None  # the lines say it all

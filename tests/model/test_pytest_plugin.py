@@ -250,6 +250,7 @@ def test_a_scenario_of_what_is_known_is_expected_to_fail_and_one_of_what_is_not_
     result = run(mine, of_mine("Blind", scenarios="found"), "-k", "scenario")
     assert outcomes(result) == {"test_scenario[copy]": "FAILED"}
     result.stdout.fnmatch_lines(["found/copy.kv: TestMine lacks the capability fork, which the scenario needs"])
+    result.stdout.no_fnmatch_line("*exception*")
     (mine.path / "found" / "copy.kv").write_text("pool 4 block 2\nexpect used 0\n")
     result = run(mine, of_mine("Blind", scenarios="found"), "-k", "scenario")
     result.stdout.fnmatch_lines(["SKIPPED * found/copy.kv holds as far as TestMine shows it"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvspec.model.conformance import Capability, Form, PoolConfig
@@ -66,6 +67,28 @@ def test_what_names_blocks_is_told_before_counters(form: Form) -> None:
     for told in [(rule,) for rule in rules] + list(combinations(rules, 2)):
         found = run_scenario(parse_scenario(text), liar(told), POOLS)
         assert f"{found.family}/{found.rule}" == told[0], (told, found.what)
+
+
+# -- without a prefix cache -------------------------------------------------------------------------------------------
+
+
+class Plain(ModelTarget):
+    """A manager without a prefix cache, which shows no keys."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        super().__init__(msgspec.structs.replace(config, enable_prefix_cache=False))
+        self.capabilities -= {Capability.EVENTS, Capability.CACHED_KEYS, Capability.FREE_IDS, Capability.FREE_COUNT,
+                              Capability.REF_COUNTS}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"), [("hit_longest", "allocate_shared b"), ("write", "truncate a 3\nappend a 9\nwrite a 1")]
+)
+def test_who_has_no_prefix_cache_is_told_how_to_say_so(rule: str, line: str) -> None:
+    text = PUBLISHED.replace("allocate b 4", line)
+    found = run(Plain, text)
+    assert found.rule == rule and "has it no prefix cache, it is driven with --no-cache" in found.what
+    assert run(Plain, text.replace("block 2", "block 2 no-cache")).passed
 
 
 # -- allocate that hits ----------------------------------------------------------------------------------------------
