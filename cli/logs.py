@@ -53,7 +53,7 @@ class LogFile(OutputFile):
             not_logged(error)
 
     def write(self) -> str:
-        """Write the log; a line that says what is in it, or nothing if it was not asked for.
+        """Write the log; a line that says what is in it, or nothing if there is none.
 
         Raises:
             InputError: it cannot be written there.
@@ -62,7 +62,8 @@ class LogFile(OutputFile):
             return ""
         self._text.flush()
         self._raw.seek(0)
-        self.write_from(self._raw)
+        if not self.write_from(self._raw):
+            return ""
         said = f"log: {self.path}, {counted(self.recorder.events, 'event')}"
         if self.recorder.violated:
             shows = "it shows" if self.recorder.shows_violation else "no line of it shows"

@@ -168,8 +168,8 @@ class OutputFile:
         """
         self.write_from(io.BytesIO(data))
 
-    def write_from(self, source: BinaryIO) -> None:
-        """As `write_bytes`, of what can be read from here on.
+    def write_from(self, source: BinaryIO) -> bool:
+        """As `write_bytes`, of what can be read from here on; whether it was written.
 
         Raises:
             InputError: it cannot be written there, and is not noted (`noted_failures`).
@@ -182,6 +182,8 @@ class OutputFile:
             if (noted := _NOTED.get()) is None:
                 raise failure from error
             noted.append(failure)
+            return False
+        return True
 
     def _write(self, source: BinaryIO) -> None:
         if self.path is None:

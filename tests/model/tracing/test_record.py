@@ -249,6 +249,20 @@ def test_a_log_of_somebody_else_is_not_replaced(
     assert run([*words, "--force"]) == 0 and log.read_text() != mine
 
 
+def test_a_log_that_cannot_be_written_is_not_told_of(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*words: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    log = tmp_path / "log.jsonl"
+    assert run(["run", str(scenario), "--target", "model", "--log", str(log)]) == 2
+    told, errors = capsys.readouterr()
+    assert "holds" in told and "log:" not in told and "--log: '" in errors
+    assert not log.exists() and {path.name for path in tmp_path.iterdir()} == {scenario.name}
+
+
 def test_an_interrupted_log_is_whole(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
