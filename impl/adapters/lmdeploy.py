@@ -288,11 +288,12 @@ class Engine:
             self._update(list(self._running), UpdateTokenMode.DECODE)
 
     def _check_room(self) -> None:
-        """There is room for one token more than is known: the package's engine plans a step while the last one runs."""
+        """There is room for one token more than is known: the package's engine plans a step while the last one runs.
+
+        Where there is not even so much as is known, the step shows it."""
         for seq in self._running:
-            room = len(self._table(seq)) * self._config.block_size
-            if room < seq.num_all_ids + 1:
-                what = f"{self._name(seq)} has room for {room} tokens, {seq.num_all_ids} are known"
+            if len(self._table(seq)) * self._config.block_size == seq.num_all_ids:
+                what = f"{self._name(seq)} has room for the {seq.num_all_ids} tokens that are known"
                 raise RoomError(f"{what}, and one more was asked for")
 
     def _forward(self, batch: Sequence[Any], stop: int | None = None) -> None:
