@@ -297,6 +297,16 @@ class Engine:
             wanted += [allocator.sentinel_index] * count if is_ring else there
             if reads != wanted or len(reads) != allocator.get_seqlen_k(start, count):
                 raise PositionError(f"{seq} reads tokens {seen} and {new} from {reads}, and they are at {wanted}")
+            if allocator.supports_block_table:
+                self._check_block_table(allocator, seq, start, count)
+
+    def _check_block_table(self, allocator: Any, seq: str, start: int, count: int) -> None:
+        """Kernels that find the places by themselves are told of pages where the blocks are."""
+        blocks, size = allocator.block_table[seq], self._config.block_size
+        pages = torch.zeros(len(blocks), dtype=torch.int32)
+        allocator.fill_block_table(seq, start, count, pages)
+        if [page * size for page in pages.tolist()] != [block * allocator.block_physical_stride for block in blocks]:
+            raise PositionError(f"{seq} has blocks {blocks}, and a kernel is told of pages {pages.tolist()}")
 
     def _is_trash(self, allocator: Any, positions: list[int]) -> bool:
         """They are in the second reserved sector, from which nothing is read."""

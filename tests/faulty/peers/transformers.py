@@ -252,6 +252,16 @@ def read_length_one_off() -> None:
     _around(SlidingAttentionCacheAllocator, "get_seqlen_k", get_seqlen_k)
 
 
+def kernel_told_of_blocks() -> None:
+    """Kernels that find the places by themselves are told of blocks where they need pages."""
+
+    def fill_block_table(old: Any, self: Any, request_id: str, past: int, length: int, pages: Any) -> None:
+        old(self, request_id, past, length, pages)
+        pages //= self.block_physical_stride // self.tokens_per_page
+
+    _around(FullAttentionCacheAllocator, "fill_block_table", fill_block_table)
+
+
 def batch_that_reads_nothing() -> None:
     """The device is told that a batch reads nothing from the cache."""
 
