@@ -29,7 +29,7 @@ BROKEN = {
     "B44": "state_position/truncate_position",
     "B46": "units/save_position",
     "B47": "state_position/waiting_readable",
-    "B60": "rank/rank_given",
+    "B60": "progress/room_granted",
     "match_unpinned": "state_position/checkpoint_lost",
     "save_takes_live_slot": "no_reuse_while_used/save_slot",
     "restored_from_before": "state_position/state",
