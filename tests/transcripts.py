@@ -12,7 +12,7 @@ def transcripts(text: str) -> list[tuple[str, str]]:
 
 def steady(text: str) -> list[str]:
     """Lines without what depends on the machine, or on what was judged before."""
-    text = re.sub(r"[\d,]+/s\b|\d+ known from before; |\b[\d.]+ s\b", "#", text)
+    text = re.sub(r"[\d,]+(?: \w+)?/s\b|\d+ known from before; |\b[\d.]+ s\b", "#", text)
     return [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
 
 
