@@ -20,6 +20,10 @@ _OLD: Final = table(append=45, cache=25, deallocate=20, truncate=5, preempt=5)
 """What is next for one that is computed and came before the last reset: what it computes now is of no use to others."""
 
 
+_PARTLY: Final = table(allocate=60, write=14, append=10, preempt=6, truncate=5, cache=5)
+"""For one that has computed a part of a block that the host has: to load it would cost what is computed if it fails."""
+
+
 def tiered_config(source: Source, *, sanitizer: bool = False) -> PoolConfig:
     """A small pool of 1 or 2 ranks, with a host tier that is smaller or larger than the device."""
     plain = ranked_config(source, linear=False)
@@ -75,7 +79,23 @@ class TieredGenerator(Generator):
         request = self.pool.requests[seq]
         if self.pool.is_old(seq) and request.computed == len(request.tokens):
             return _OLD
-        return _LOADING if self.pool.is_loading(seq) else super()._row(seq)
+        if self.pool.is_loading(seq):
+            return _LOADING
+        partly = request.computed % self.config.block_size and self._host_has(seq)
+        return _PARTLY if partly else super()._row(seq)
+
+    def _host_has(self, seq: str) -> bool:
+        """Whether the host has the block in which the next token is computed."""
+        request, index = self.pool.requests[seq], self.pool.requests[seq].computed // self.config.block_size
+        known = (index + 1) * self.config.block_size <= len(request.tokens)
+        return known and self.pool.key(seq, index) in self.pool.hosts()[self.pool.rank(seq) or 0].cached
+
+    def _some(self, seq: str) -> int:
+        """As for every pool; of a block that the host has, since a load has failed, often a part."""
+        least = self.config.block_size - 1
+        if least and self._host_has(seq) and self.source.chance(0.6):
+            return min(self._room(seq), self.source.integer(1, least))
+        return super()._some(seq)
 
     def _start(self) -> AnyOperation:
         """A prompt that begins with what only the host has, rather more than less of it, or as for every pool."""

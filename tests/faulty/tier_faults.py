@@ -220,6 +220,14 @@ def unplanned_is_finished(self: Target, name: str, contents: Items[Tags]) -> Non
     Target.finish_prefetch(self, name, contents)
 
 
+def loads_over_computed(self: Pool, sequence: Sequence) -> None:
+    """A block is loaded of which a part is computed."""
+    computed = sequence.computed_
+    sequence.computed_ = sequence.num_full_blocks * sequence.block_size
+    Pool._plan_loads(self, sequence)
+    sequence.computed_ = computed
+
+
 # -- whole tiers ------------------------------------------------------------------------------------------------------
 
 

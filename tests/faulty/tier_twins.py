@@ -62,6 +62,10 @@ FAULTS: Final = (
         "computed_before_loaded", "a load counts as done when it is planned", "content",
         (Pool, "_plan_loads", f.computed_before_loaded),
     ),
+    _row(
+        "loads_over_computed", "a load goes over what is computed", "tiers",
+        (Pool, "_plan_loads", f.loads_over_computed),
+    ),
     _row("loads_last_token", "a load leaves nothing to compute", "tiers", (Pool, "_plan_loads", f.loads_last_token)),
     _row("first_rank_begins", "only one rank copies", "tiers", (Pool, "start_offloads", f.first_rank_begins)),
     _row("nobody_waits", "a sequence that is loading is written", "misuse", (Pool, "_plan_loads", f.nobody_waits)),

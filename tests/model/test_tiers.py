@@ -45,6 +45,7 @@ BROKEN = {
     "failed_offload_counts": "tiers/host_visible",
     "gap_is_passed_over": "tiers/load_counted",
     "computed_before_loaded": "map_truth/hit_unpublished",
+    "loads_over_computed": "tiers/load_counted",
     "loads_last_token": "tiers/load_limit",
     "first_rank_begins": "tiers/copy_begun",
     "known_is_planned": "tiers/prefetch_places",
