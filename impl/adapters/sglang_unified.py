@@ -124,8 +124,8 @@ class Sliding(Unified):
     components = (ComponentType.FULL, ComponentType.SWA)
 
     def new_allocator(self, size: int, config: EngineConfig) -> Any:
-        """Windows need less than everything does."""
-        windows = size - size // self.page_size // 4 * self.page_size
+        """Windows need less than everything does, and so little that prompts have to wait for them alone."""
+        windows = size - size // self.page_size // 2 * self.page_size
         return SWATokenToKVPoolAllocator(size, windows, self.page_size, torch.float32, "cpu", Windows(), False)
 
     def sliding_window_size(self, config: EngineConfig) -> int:
@@ -173,7 +173,9 @@ class Sliding(Unified):
         self.tree.evict(EvictParams(num_tokens=count, swa_num_tokens=count))
 
     def reserved(self, budget: Any) -> int:
-        return max(super().reserved(budget), 1 + ceil(float(budget.swa_offset + 1) / self.page_size))
+        """A request is taken for a page more than it has: its prompt is rounded up before what it will generate is added
+        (`SWAPrefillBudget.check_prefill`)."""
+        return max(super().reserved(budget), 2 + ceil(float(budget.swa_offset) / self.page_size))
 
     def spare(self, num_pages: int) -> tuple[int, ...]:
         return (num_pages, 0, num_pages)

@@ -15,6 +15,7 @@ from sglang.srt.mem_cache.allocator.mamba import MambaSlotAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.events import KVCacheEventRecorder
 from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
+from sglang.srt.mem_cache.prefill_budget import SWAPrefillBudget
 from sglang.srt.mem_cache.unified_cache.cache_action import FreeDeviceKV
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_cache.components import MambaComponent, SWAComponent
@@ -104,6 +105,16 @@ def window_page_not_freed() -> None:
         self.clear_full_to_swa_mapping(free_index)
 
     _around(SWATokenToKVPoolAllocator, "free_swa_segment", free)
+
+
+def windows_not_reserved() -> None:
+    """Requests that are let in together may all have the same pages of windows."""
+
+    def reserve(old: Any, self: Any, *given: Any, **named: Any) -> None:
+        old(self, *given, **named)
+        self.swa_offset = 0
+
+    _around(SWAPrefillBudget, "reserve", reserve)
 
 
 # -- shared: states -----------------------------------------------------------------------------------------------
