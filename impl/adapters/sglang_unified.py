@@ -173,8 +173,8 @@ class Sliding(Unified):
         self.tree.evict(EvictParams(num_tokens=count, swa_num_tokens=count))
 
     def reserved(self, budget: Any) -> int:
-        """A request is taken for a page more than it has: its prompt is rounded up before what it will generate is added
-        (`SWAPrefillBudget.check_prefill`)."""
+        """A request is taken for a page more than it has: its prompt is rounded up, and then what it will generate is
+        added (`SWAPrefillBudget.check_prefill`)."""
         return max(super().reserved(budget), 2 + ceil(float(budget.swa_offset) / self.page_size))
 
     def spare(self, num_pages: int) -> tuple[int, ...]:
