@@ -185,11 +185,11 @@ class _Worker:
         """The forward pass of a step, and what it samples: nothing before a prompt is computed as far as it is known
         (`GPUModelRunner.execute_model`)."""
         self._take_over(planned)
-        runs, sampled = [], []
+        starts, runs, sampled = _starts(planned), [], []
         for seq, count in planned.num_scheduled_tokens.items():
             self._check_table(seq)
-            stop = requests[seq].num_computed_tokens
-            runs.append(Run(seq, stop - count, stop, self._moves(seq, stop - count, stop)))
+            start, stop = starts[seq], starts[seq] + count
+            runs.append(Run(seq, start, stop, self._moves(seq, start, stop)))
             sampled.append([] if requests[seq].is_prefill_chunk else [self._token(seq, stop)])
         if runs:
             self._manager.recorder.add(Forward(runs))
@@ -202,11 +202,13 @@ class _Worker:
         return script[position] if position < len(script) else 0
 
     def _take_over(self, planned: SchedulerOutput) -> None:
-        """New blocks are put behind those that the worker has; it is never told of released ones."""
+        """New blocks are put behind those that the worker has; it is never told of released ones. What a preempted
+        request had is replaced when it is resumed (`GPUModelRunner._update_states`)."""
         cached = planned.scheduled_cached_reqs
-        over = {*planned.finished_req_ids, *(planned.preempted_req_ids or ()), *cached.resumed_req_ids}
+        over = {*planned.finished_req_ids, *cached.resumed_req_ids}
         for seq in over:
             self._tables.pop(seq, None)
+        for seq in {*over, *(planned.preempted_req_ids or ())}:
             self._column.pop(seq, None)
         for new in planned.scheduled_new_reqs:
             self._tables[new.req_id] = tuple(list(ids) for ids in new.block_ids)
@@ -234,6 +236,13 @@ class _Worker:
         if moves:
             self._column[seq] = target
         return moves
+
+
+def _starts(planned: SchedulerOutput) -> dict[str, int]:
+    """How many tokens of each request were computed before, as the worker is told."""
+    cached = planned.scheduled_cached_reqs
+    starts = {new.req_id: new.num_computed_tokens for new in planned.scheduled_new_reqs}
+    return starts | dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
 
 
 class TableError(Exception):

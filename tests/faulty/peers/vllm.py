@@ -11,8 +11,9 @@ from typing import Any
 
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
-from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator, KVCacheCoordinator
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import (
     MambaManager,
     SingleTypeKVCacheManager,
@@ -222,6 +223,31 @@ def hit_too_long() -> None:
         return old(self, request, request.num_tokens)
 
     _around(KVCacheManager, "get_computed_blocks", get_computed_blocks)
+
+
+def hit_agreed_on_once() -> None:
+    """Groups of three kinds are asked once how long a hit can be, as if they were two."""
+
+    class Two(list[Any]):
+        def __len__(self) -> int:
+            return 2
+
+    def split(old: Any, self: Any) -> None:
+        old(self)
+        self.attention_groups = Two(self.attention_groups)
+
+    _around(HybridKVCacheCoordinator, "verify_and_split_kv_cache_groups", split)
+
+
+def resumed_like_running() -> None:
+    """The worker is not told that a request was resumed, and keeps the blocks that it had before."""
+
+    def made(old: Any, self: Any, *given: Any, **named: Any) -> Any:
+        data = old(self, *given, **named)
+        data.resumed_req_ids.clear()
+        return data
+
+    _around(Scheduler, "_make_cached_request_data", made)
 
 
 # -- windows and states -------------------------------------------------------------------------------------------
