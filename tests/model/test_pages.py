@@ -152,7 +152,7 @@ class Deaf(ModelPagedTarget):
     ],
 )
 def test_a_fault_is_found_named_and_shrunk(target: type[ModelPagedTarget], rule: str) -> None:
-    found = conform(target, ConformOptions(operations=8000, form=Form.PAGES), pools=POOLS).violation
+    found = conform(target, ConformOptions(operations=20_000, form=Form.PAGES), pools=POOLS).violation
     assert found is not None
     assert f"{found.family}/{found.rule}" == rule, found.what
     assert found.shrunk and found.reproduced and len(found.operations) <= 8, found.operations
