@@ -269,7 +269,11 @@ class Engine:
         self.recorder.add(Forward(runs))
 
     def _check_sizes(self, runs: list[Run], num_q_tokens: int, max_kv_read: int) -> None:
-        """The device is told of as many tokens as there are, and of as many to read, for which it has room."""
+        """The device is told of as many tokens as there are, and of as many to read, for which it has room. Each layer
+        has memory of its kind."""
+        layers = [self.cache.layer_to_allocator[i].layer_type for i in range(len(_LAYERS[self._variant]))]
+        if layers != _LAYERS[self._variant]:
+            raise PositionError(f"layers have the memory of {layers}, and are {_LAYERS[self._variant]}")
         new, old = sum(run.stop - run.start for run in runs), [self._seen(run.start) for run in runs]
         most = max(sum(len(seen[number]) for seen in old) for number in range(len(self._allocators)))
         if num_q_tokens != new or not most <= max_kv_read <= self.cache.max_tokens_read:

@@ -252,6 +252,16 @@ def read_length_one_off() -> None:
     _around(SlidingAttentionCacheAllocator, "get_seqlen_k", get_seqlen_k)
 
 
+def layer_of_another_kind() -> None:
+    """The last layer has the memory of the first one, of whatever kind that is."""
+
+    def init(old: Any, self: Any, *given: Any, **named: Any) -> None:
+        old(self, *given, **named)
+        self.layer_to_allocator[max(self.layer_to_allocator)] = self.layer_to_allocator[0]
+
+    _around(PagedAttentionCache, "__init__", init)
+
+
 def kernel_told_of_blocks() -> None:
     """Kernels that find the places by themselves are told of blocks where they need pages."""
 
