@@ -24,9 +24,9 @@ MISTAKES = {
     "evict-used": "no_reuse_while_used/evict",
     "keep-key": "no_reuse_while_used/take",
     "publish-early": "publish_after_write/publish",
-    "short-key": "map_truth/published",
+    "short-key": "key/equal_key_equal_content",
     "ignore-context": "map_truth/hit_unpublished",
-    "no-copy": "exclusive_writer/copy_on_write",
+    "no-copy": "exclusive_writer/write",
     "copy-nothing": "content/content",
     "wrong-count": "usage/used_count",
     "long-hit": "map_truth/hit_length",
@@ -81,7 +81,7 @@ def test_every_mistake_in_cpp_is_found_and_made_small(cpp: str, mistake: str) ->
     report = judged([cpp, "--fault", mistake], call_seconds=2 if mistake == "hang" else 10)
     found = report.violation
     assert found is not None and f"{found.family}/{found.rule}" == MISTAKES[mistake]
-    assert found.reproduced and (mistake == "hang" or (found.shrunk and len(found.operations) <= 8))
+    assert found.reproduced and (mistake == "hang" or (found.shrunk and len(found.operations) <= 9))
 
 
 @pytest.mark.needs_program(CXX)
