@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvspec.impl.adapters.sglang_cache import TreeCache
+from kvspec.impl.adapters.sglang_cache import InconsistentError, TreeCache
 from kvspec.impl.adapters.sglang_package import (
     DisaggregationMode,
     ScheduleBatch,
@@ -14,9 +14,10 @@ from kvspec.impl.adapters.sglang_package import (
 
 
 class IdleChecks:
-    """The checks of one cache; they raise ValueError."""
+    """The checks of one cache; those of the package raise ValueError."""
 
     def __init__(self, cache: TreeCache) -> None:
+        self._tree = cache.tree
         allocator, windows = cache.allocator, cache.tree.supports_swa()
         shared: dict[str, Any] = {
             "is_hybrid_swa": windows,
@@ -44,3 +45,11 @@ class IdleChecks:
             self._checker._report_leak("pool", "\n".join(messages))
         self._checker._check_req_pool()
         self._checker._check_tree_cache()
+        self._nothing_is_locked()
+
+    def _nothing_is_locked(self) -> None:
+        """The package adds what is locked to what can be evicted, and so does not see one counted as the other."""
+        states = self._tree.mamba_protected_size() if self._tree.supports_mamba() else 0
+        locked = (self._tree.protected_size(), self._tree.swa_protected_size(), states)
+        if any(locked):
+            raise InconsistentError(f"nobody runs, and {locked} tokens, tokens of windows and states count as locked")

@@ -208,6 +208,20 @@ def window_not_locked() -> None:
     _around(SWAComponent, "release_component_lock", lambda old, self, *given, **named: None)
 
 
+def state_counted_with_each_lock() -> None:
+    """A state that is locked counts as locked once more with each request, and as free of locks only once."""
+
+    def acquire(old: Any, self: Any, node: Any, result: Any, *given: Any, **named: Any) -> Any:
+        core, kind = self.tree_core, self.component_type
+        data = node.component_data[kind]
+        if data.lock_ref and data.value is not None and node is not core.root_node:
+            core.component_evictable_size_[kind] -= 1
+            core.component_protected_size_[kind] += 1
+        return old(self, node, result, *given, **named)
+
+    _around(MambaComponent, "acquire_component_lock", acquire)
+
+
 def state_kept_by_both_halves() -> None:
     """When a node is divided, both halves have its state."""
 
