@@ -15,6 +15,8 @@ _LAST_STEPS: Final = 400
 """So many steps are enough for what is left at the end of an episode; whoever is there then is ended."""
 _COME_AFTER: Final = 4
 """So many requests come when all keys have been dropped: what that has left undone shows in them."""
+_UNCACHED: Final = 0.05
+"""Without hits a request that gives way to itself gets nowhere: what is never given back shows in that."""
 _CROWDED: Final = 0.3
 _COMES: Final = 0.22
 _GOES: Final = 0.03
@@ -30,6 +32,7 @@ def engine_config(source: Source, abilities: Abilities) -> PoolConfig:
     return PoolConfig(
         num_blocks=abilities.fewest_blocks + source.choice((0, 1, 2, 3, 4, 6, 8, 12, 20)),
         block_size=source.choice(sizes),
+        enable_prefix_cache=not (abilities.uncached and source.chance(_UNCACHED)),
         engine=EngineConfig(
             variant=abilities.variants[0],
             max_batch_tokens=source.choice((4, 8, 8, 16, 32, 64)),
