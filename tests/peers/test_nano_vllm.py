@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from mutated.run import fates, survivors
 from peers.cheap import driven, process, scripts, shows
-from peers.mutated import found, survivors
 from peers.planted import MOST_LINES, faults_of, find
 
 from kvspec.model.remote.client import RemoteTargets
@@ -53,6 +53,6 @@ def test_a_finding_is_shown_by_its_script(script) -> None:
 
 
 def test_a_mistake_that_nothing_is_found_of_is_listed_with_a_reason() -> None:
-    fates = {(each["function"], each["text"]): each["fate"] for each in found(TARGET)}
-    assert len(fates) > 100
-    assert {mistake: fate for mistake, fate in fates.items() if fate != "found"} == survivors(TARGET)
+    became = {(each["function"], each["text"]): each["fate"] for each in fates(TARGET)}
+    assert len(became) > 100
+    assert {mistake: fate for mistake, fate in became.items() if fate != "found"} == survivors(TARGET)
