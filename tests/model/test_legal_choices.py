@@ -203,6 +203,8 @@ def goes_on_early(self: HostPool, transfer: Any, ok: bool) -> None:
         while sequence.loaded_.get(stop):
             stop += 1
         sequence.advance(stop * sequence.block_size)
+        sequence.loading_ = [load for load in sequence.loading_ if load.index >= stop]
+        sequence.loaded_ = {index: done for index, done in sequence.loaded_.items() if index >= stop}
         return
     HostPool._loaded(self, transfer, ok)
 
