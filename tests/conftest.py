@@ -38,7 +38,7 @@ hypothesis.settings.register_profile(
 gc.set_threshold(20_000, 20, 20)  # terms and chapters live long: a tenth of the time went into looking at them again
 SLOW_PEERS = ("vllm", "sglang")
 """Their tests run where they are asked for by their folder or file."""
-SOME_FAULTS = {"transformers": 4, "lmdeploy": 4}
+SOME_FAULTS = {"transformers": 2, "lmdeploy": 2}
 """So many of the faults that are planted in them are enough for every run; each takes a new process of seconds."""
 OF_THE_CALLER = ("CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "COLUMNS", "LINES", "PYTEST_ADDOPTS")
 """What of the caller's environment changes how programs write; a test sets those that it is about."""
