@@ -83,9 +83,8 @@ class Shrinker:
                     self._chunks()
                 self._parts()
                 self._sequences()
-            while sum(one() for one in passes):
+            while sum(one() for one in passes) or self._any_line():
                 pass
-            self._try(Case(self.best.config, (*self.best.operations[:-1], ops.Reset())))  # a line that could be any
             self._try(Case(self.best.config, tuple(renamed(self.best.operations))))
             self.complete = True
         except (TimeoutError, KeyboardInterrupt):
@@ -242,6 +241,10 @@ class Shrinker:
                 lines = self.best.operations
                 changed |= self._try(Case(self.best.config, (*lines[:i], ops.Deallocate(line.seq), *lines[i + 1 :])))
         return changed
+
+    def _any_line(self) -> bool:
+        """The last line is one that could be any; what was there for the old one can go."""
+        return self._try(Case(self.best.config, (*self.best.operations[:-1], ops.Reset())))
 
     # -- what lines say ------------------------------------------------------------------------------------------
 

@@ -235,6 +235,13 @@ def test_tokens_that_must_stay_equal_become_smaller_together() -> None:
     )
 
 
+def test_what_only_the_old_last_line_needed_goes_with_it() -> None:
+    def fails(case: Case) -> bool:
+        return kinds(case)[-1:] == [ops.Reset] or {ops.Start, ops.Allocate} <= set(kinds(case))
+
+    assert kinds(shrink(Case(POOL, (ops.Start("a", (1,)), ops.Allocate("a", 1))), fails)) == [ops.Reset]
+
+
 def test_the_time_is_bounded_and_the_best_so_far_is_kept() -> None:
     lines = noise(60)
     shrinker = Shrinker(Case(POOL, lines), lambda case: len(case.operations) > 3, seconds=0.0)
